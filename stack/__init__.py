@@ -1,0 +1,1 @@
+"""The embedded local stack: Postgres, Temporal server and web UI, sandbox, worker."""
