@@ -1,0 +1,171 @@
+"""The shape of ``[providers.X]`` and ``[connections.X]`` in duly.toml, and ``${NAME}`` from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from provider.answers import check_overrides
+from provider.durations import PositiveDuration
+from provider.port import OutcomeName
+
+PLACEHOLDERS = ("key", "idempotency_key", "kind", "attempt")
+"""What a header or the URL may take from the operation, written ``{key}``."""
+
+# ${NAME} and ${NAME:-default} come from the environment, {word} from the operation. One pattern and one
+# pass, so that a secret with braces in it is never read as a template.
+_MARK = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{([a-z_]+)\}")
+# RFC 9110 5.1: a field name is a token.
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+# Written by the transport or by the adapter; a second one would contradict the first.
+_RESERVED = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
+
+
+class MissingVariableError(KeyError):
+    """A ``${NAME}`` without a default names nothing, or only an empty text, in the environment."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"the environment variable {self.name} is not set (or empty)"
+
+
+def expand(text: str, environ: Mapping[str, str], used: Callable[[str, str], None] | None = None) -> str:
+    """``text`` with ``${NAME}`` and ``${NAME:-default}`` filled in; ``{placeholders}`` stay.
+
+    ``used`` is told the name and value of each variable that came from the environment (not defaults).
+    Raises MissingVariableError, which names the variable.
+    """
+
+    def fill(mark: re.Match[str]) -> str:
+        name, default, word = mark.groups()
+        if word is not None:
+            return mark[0]
+        value = environ.get(name, "")
+        if value:
+            if used is not None:
+                used(name, value)
+            return value
+        if default is None:
+            raise MissingVariableError(name)
+        return str(default)
+
+    return _MARK.sub(fill, text)
+
+
+def _check_template(text: str) -> str:
+    for mark in _MARK.finditer(text):
+        if mark[3] is not None and mark[3] not in PLACEHOLDERS:
+            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+            raise ValueError(f"{mark[0]} is not known here; known are {known} and ${{NAME}} for the environment")
+    return text
+
+
+def _check_headers(headers: dict[str, str]) -> dict[str, str]:
+    seen: set[str] = set()
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header name")
+        if name.lower() in _RESERVED:
+            raise ValueError(f"{name} is written by Duly itself; leave it out")
+        if name.lower() in seen:
+            raise ValueError(f"{name} is there twice")
+        seen.add(name.lower())
+        _check_template(value)
+    return headers
+
+
+Headers = Annotated[dict[str, str], AfterValidator(_check_headers), Field(repr=False)]  # may hold a secret
+
+
+class Table(BaseModel):
+    """A table of duly.toml: exact types, nothing unknown, never changed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class IdempotencySettings(Table):
+    """``[providers.X.idempotency]``: how the provider recognises a repeat."""
+
+    header: Annotated[str, Field(pattern=_TOKEN.pattern)]
+    retention: PositiveDuration | None = None
+    """Seconds for which the provider publishes that it replays its answer to a key. Given: it replays."""
+    quoted: bool = False
+    """Send the key as a structured-field String (the IETF draft) instead of bare."""
+    stores_errors: bool = False
+    """Whether the provider replays an error too (Stripe does), so that the same key can never succeed."""
+    compares_body: bool | None = None
+    max_length: Annotated[int, Field(ge=16, le=1000)] = 255  # 255: Stripe's limit, the commonest
+
+
+class ReferenceSettings(Table):
+    """``[providers.X.reference]``: where a good answer carries the provider's own id."""
+
+    json_path: Annotated[str | None, Field(alias="json", pattern=r"^[^.]+(\.[^.]+)*$")] = None
+    """Dotted path in the JSON body, ``data.id``; a number picks from a list."""
+    header: Annotated[str | None, Field(pattern=_TOKEN.pattern)] = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.json_path is None) == (self.header is None):
+            raise ValueError('give exactly one of json = "id" and header = "Location"')
+        return self
+
+
+class ProviderSettings(Table):
+    """What every ``[providers.X]`` table has, whatever its adapter."""
+
+    adapter: str
+    call_limit: PositiveDuration = 10.0
+    """Seconds: the total limit of one call, connecting included."""
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Calls at once, in each worker."""
+
+
+class HttpProviderSettings(ProviderSettings):
+    """``[providers.X]`` with ``adapter = "http"``."""
+
+    adapter: Literal["http"]
+    url: Annotated[str, AfterValidator(_check_template), Field(min_length=1)]
+    method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
+    headers: Headers = Field(default_factory=dict)
+    idempotency: IdempotencySettings | None = None
+    answers: dict[str, str] = Field(default_factory=dict)
+    """Status or class to outcome; see ``provider.answers`` for the default and for what is refused."""
+    reference: ReferenceSettings | None = None
+    max_processing: PositiveDuration | None = None
+    """Seconds for which the provider may still work on a request after we stopped waiting."""
+    ca_file: str | None = None
+    """PEM file with the authorities to trust instead of the public ones."""
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://", "${")):
+            raise ValueError(f"{url!r} must start with http://, https:// or a ${{NAME}} that does")
+        return url
+
+    @field_validator("answers")
+    @classmethod
+    def _provable(cls, answers: dict[str, str]) -> dict[str, str]:
+        check_overrides(answers)
+        return answers
+
+    @model_validator(mode="after")
+    def _in_flight_needs_a_key(self) -> Self:
+        if self.idempotency is None and OutcomeName.IN_FLIGHT in self.answers.values():
+            raise ValueError('an answer "in_flight" means asking again with the same key: give [idempotency] header')
+        return self
+
+
+class ConnectionSettings(Table):
+    """``[connections.X]``: one account at one provider."""
+
+    provider: str
+    headers: Headers = Field(default_factory=dict)
+    """Added to the provider's own; the same name here wins."""
