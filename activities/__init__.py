@@ -1,0 +1,1 @@
+"""The joints between workflow, ledger and provider. Thin."""

@@ -1,0 +1,1 @@
+"""The truth: states, tables, transitions (all writes), queries (all reads), migrations."""

@@ -1,0 +1,142 @@
+-- The claim: the committed row that says "this may now be in flight". Written before any byte is sent.
+
+CREATE TYPE duly.claimed AS (
+  granted boolean, act text, attempt int, delay_ms bigint, state text, reason text, generation int,
+  kind text, connection text, idempotency_key text, payload jsonb, trace_context jsonb,
+  call_limit_ms bigint, send_within_ms bigint, lease_ms bigint);
+
+-- 25 lower-case hex digits: fits every provider's key field that has a documented limit (providers.md: Discord 25).
+CREATE FUNCTION duly._idempotency_key(p_op duly.operation) RETURNS text
+  LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT left(encode(sha256(convert_to(l.id || '|' || p_op.key || '|' || p_op.epoch, 'UTF8')), 'hex'), 25) FROM duly.ledger l;
+$$;
+
+CREATE FUNCTION duly._not_granted(p_step duly.step) RETURNS duly.claimed LANGUAGE sql IMMUTABLE
+  RETURN (false, p_step.act, p_step.attempt, p_step.delay_ms, p_step.state, p_step.reason, p_step.generation,
+          NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::duly.claimed;
+
+-- Waits, but never past the deadline, and remembers for what.
+CREATE FUNCTION duly._hold(p_op duly.operation, p_until timestamptz, p_now timestamptz, p_for text) RETURNS duly.claimed
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_delay bigint := duly._delay_ms(least(p_until, p_op.deadline), p_now);
+BEGIN
+  UPDATE duly.operation o SET waiting_for = p_for, in_hand = false, redispatches = 0, dispatch_error = NULL,
+    wake_at = p_now + v_delay * interval '1 millisecond' + duly._grace()
+  WHERE o.key = p_op.key;
+  RETURN (false, 'attempt', p_op.attempts + 1, v_delay, p_op.state, p_for, p_op.generation,
+          NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::duly.claimed;
+END $$;
+
+CREATE FUNCTION duly.claim(
+  p_key text, p_generation int, p_attempt int, p_token uuid, p_worker text, p_run_id text, p_activity_id text
+) RETURNS duly.claimed LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_op duly.operation;
+  v_kind duly.kind;
+  v_connection duly.connection;
+  v_ledger duly.ledger;
+  v_now timestamptz;
+  v_subject duly.subject;
+  v_before text;
+  v_send_before timestamptz;
+  v_idempotency_key text;
+BEGIN
+  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);  -- a claim that a crash could forget would be sent again
+  END IF;
+  v_op := duly._lock(p_key);
+  v_now := duly.now();                                     -- after the locks, never before
+  IF v_op.key IS NULL THEN
+    RETURN duly._not_granted(duly._step_ended('the ledger does not know this key'));
+  ELSIF v_op.generation <> p_generation THEN
+    RETURN duly._not_granted(duly._step_ended('another generation: ' || v_op.generation));
+  ELSIF v_op.state <> 'scheduled' OR v_op.attempts <> p_attempt - 1 THEN
+    -- Ended, or this attempt was claimed before (by an earlier run of this activity), or it is no longer the next one.
+    RETURN duly._not_granted(duly._settle_time(v_op, p_worker));
+  END IF;
+  SELECT * INTO v_kind FROM duly.kind k WHERE k.name = v_op.kind;
+  SELECT * INTO v_connection FROM duly.connection c WHERE c.name = v_kind.connection;
+  SELECT * INTO v_ledger FROM duly.ledger;
+  IF v_ledger.quarantine IS NOT NULL THEN
+    RETURN duly._hold(v_op, v_now + duly._grace(), v_now, 'quarantine');
+  END IF;
+  IF v_op.subject IS NOT NULL THEN
+    SELECT * INTO v_subject FROM duly.subject s WHERE s.subject = v_op.subject;
+    IF v_subject.newest_version > v_op.version THEN
+      PERFORM duly._move(v_op, 'superseded', p_worker, 'version ' || v_subject.newest_version || ' (' || v_subject.newest_key || ') took its place');
+      RETURN duly._not_granted(duly._arm(p_key));
+    END IF;
+  END IF;
+  IF v_now + v_kind.call_limit > v_op.deadline THEN
+    PERFORM duly._move(v_op, 'expired', p_worker, 'no call fits before the deadline'
+      || coalesce('; it waited for: ' || v_op.waiting_for, ''));
+    RETURN duly._not_granted(duly._arm(p_key));
+  ELSIF v_now < greatest(v_op.due_at, v_op.retry_at) THEN
+    RETURN duly._hold(v_op, greatest(v_op.due_at, v_op.retry_at), v_now, coalesce(v_op.waiting_for, 'due'));
+  ELSIF v_connection.held IS NOT NULL THEN
+    RETURN duly._hold(v_op, v_op.deadline, v_now, 'connection ' || v_connection.name || ' is held');
+  ELSIF v_connection.not_before > v_now THEN
+    RETURN duly._hold(v_op, v_connection.not_before, v_now, 'connection ' || v_connection.name || ' is throttled');
+  END IF;
+  IF v_op.subject IS NOT NULL THEN
+    SELECT o.key INTO v_before FROM duly.operation o WHERE o.subject = v_op.subject AND o.version < v_op.version
+      AND o.state IN ('calling', 'accepted', 'unknown') ORDER BY o.version LIMIT 1;
+    IF v_before IS NOT NULL THEN
+      RETURN duly._hold(v_op, v_op.deadline, v_now, 'predecessor');
+    END IF;
+  END IF;
+  IF v_op.spent >= v_kind.max_attempts THEN
+    PERFORM duly._move(v_op, 'exhausted', p_worker, v_op.spent || ' attempts used');
+    RETURN duly._not_granted(duly._arm(p_key));
+  END IF;
+
+  -- The call must begin early enough to end before the lease and before the deadline.
+  v_send_before := least(v_now + v_kind.lease, v_op.deadline) - v_kind.call_limit;
+  v_idempotency_key := duly._idempotency_key(v_op);
+  INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, activity_id, idempotency_key, scope,
+      claimed_at, send_before, lease_until)
+    VALUES (p_key, p_attempt, p_token, v_op.generation, v_op.epoch, p_worker, p_run_id, p_activity_id, v_idempotency_key,
+      v_connection.provider || '/' || v_connection.name, v_now, v_send_before, v_now + v_kind.lease);
+  UPDATE duly.operation o SET state = 'calling', state_since = v_now, attempts = p_attempt, open_attempts = o.open_attempts + 1,
+    lease_until = v_now + v_kind.lease, in_hand = false, redispatches = 0, dispatch_error = NULL, waiting_for = NULL,
+    -- a second past the lease, so that the sweep which looks finds it over
+    retry_at = NULL, wake_at = v_now + v_kind.lease + interval '1 second'
+    WHERE o.key = p_key AND o.state = 'scheduled' AND o.attempts = p_attempt - 1;
+  INSERT INTO duly.history (key, at, before, after, who, why, attempt)
+    VALUES (p_key, v_now, 'scheduled', 'calling', p_worker, 'attempt ' || p_attempt || ' claimed', p_attempt);
+  RETURN (true, 'attempt', p_attempt, 0, 'calling', 'claimed', v_op.generation, v_op.kind, v_connection.name, v_idempotency_key,
+    v_op.payload, v_op.trace_context, extract(epoch FROM v_kind.call_limit) * 1000,
+    floor(extract(epoch FROM v_send_before - v_now) * 1000), extract(epoch FROM v_kind.lease) * 1000)::duly.claimed;
+END $$;
+
+-- The moves that time alone makes, then the instruction: lease over, bound of "accepted" over, a decision effective.
+CREATE FUNCTION duly._settle_time(p_op duly.operation, p_who text) RETURNS duly.step
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := duly.now();
+BEGIN
+  IF p_op.state = 'calling' AND v_now >= p_op.lease_until THEN
+    PERFORM duly._lease_over(p_op, p_who);
+  ELSIF p_op.state = 'accepted' AND v_now >= p_op.lease_until THEN
+    PERFORM duly._move(p_op, 'unknown', p_who, 'the provider accepted it and its bound passed without a result', p_wake_at => v_now);
+  ELSIF p_op.state = 'unknown' AND v_now >= p_op.pending_at THEN
+    PERFORM duly._apply_not_delivered(p_op, p_who);
+  END IF;
+  RETURN duly._arm(p_op.key);
+END $$;
+
+-- Asked by a workflow that does not know what to do next.
+CREATE FUNCTION duly.instruct(p_key text, p_generation int, p_worker text) RETURNS duly.step
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_op duly.operation;
+BEGIN
+  v_op := duly._lock(p_key);
+  IF v_op.key IS NULL THEN
+    RETURN duly._step_ended('the ledger does not know this key');
+  ELSIF v_op.generation <> p_generation THEN
+    RETURN duly._step_ended('another generation: ' || v_op.generation);
+  END IF;
+  RETURN duly._settle_time(v_op, p_worker);
+END $$;

@@ -1,0 +1,141 @@
+-- The pieces that every write is made of. Names with a leading underscore are for these functions only.
+
+-- What a workflow is told: act is attempt, wait or ended. delay_ms NULL: until a nudge.
+CREATE TYPE duly.step AS (
+  act text, attempt int, delay_ms bigint, state text, reason text, generation int, refused text);
+
+-- Locks subject, then operation: the one lock order of the ledger. NULL row: no such key.
+CREATE FUNCTION duly._lock(p_key text) RETURNS duly.operation
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_subject text;
+  v_op duly.operation;
+BEGIN
+  SELECT o.subject INTO v_subject FROM duly.operation o WHERE o.key = p_key;
+  IF v_subject IS NOT NULL THEN
+    PERFORM FROM duly.subject s WHERE s.subject = v_subject FOR UPDATE;
+  END IF;
+  SELECT * INTO v_op FROM duly.operation o WHERE o.key = p_key FOR UPDATE;
+  RETURN v_op;
+END $$;
+
+-- The one way to change a state: guarded UPDATE and its history row, together. False: somebody else moved it first.
+CREATE FUNCTION duly._move(
+  p_op duly.operation, p_after text, p_who text, p_why text, p_detail jsonb DEFAULT NULL,
+  p_resolved int DEFAULT 0, p_wake_at timestamptz DEFAULT NULL, p_retry_at timestamptz DEFAULT NULL,
+  p_settled_by text DEFAULT NULL, p_reference text DEFAULT NULL, p_waiting_for text DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := duly.now();
+  v_ending boolean := p_after IN
+    ('delivered', 'rejected', 'expired', 'exhausted', 'cancelled', 'superseded', 'ineligible', 'abandoned');
+BEGIN
+  UPDATE duly.operation o SET
+    state = p_after, state_since = v_now, ended_at = CASE WHEN v_ending THEN v_now END,
+    wake_at = CASE WHEN v_ending THEN NULL ELSE p_wake_at END, retry_at = p_retry_at,
+    waiting_for = CASE WHEN v_ending THEN o.waiting_for ELSE p_waiting_for END,
+    open_attempts = CASE p_after WHEN 'delivered' THEN 0 ELSE o.open_attempts - p_resolved END,
+    settled_by = p_settled_by, provider_reference = coalesce(p_reference, o.provider_reference),
+    pending_decision = NULL, pending_at = NULL, in_hand = false, redispatches = 0
+  WHERE o.key = p_op.key AND o.state = p_op.state AND o.attempts = p_op.attempts;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
+  VALUES (p_op.key, v_now, p_op.state, p_after, p_who, p_why, nullif(p_op.attempts, 0), p_detail);
+  IF p_op.subject IS NOT NULL AND p_op.state IN ('calling', 'accepted', 'unknown')
+     AND p_after NOT IN ('calling', 'accepted', 'unknown') THEN
+    -- A settled predecessor wakes those that wait for it. The subject lock makes this race-free.
+    UPDATE duly.operation o SET wake_at = v_now
+    WHERE o.subject = p_op.subject AND o.state = 'scheduled' AND o.waiting_for = 'predecessor';
+  END IF;
+  RETURN true;
+END $$;
+
+-- How long after the moment a workflow should act the sweep looks again: the first redispatch step, one minute.
+CREATE FUNCTION duly._grace() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '1 minute';
+
+-- Seconds are rounded up, and "not yet" is at least a second, so that a workflow never spins on a fraction.
+CREATE FUNCTION duly._delay_ms(p_until timestamptz, p_now timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
+  RETURN greatest(1000, ceil(extract(epoch FROM p_until - p_now) * 1000))::bigint;
+
+-- The instruction that a row's state amounts to. Pure reading; the time-driven moves were made before.
+CREATE FUNCTION duly._next(p_op duly.operation, p_now timestamptz) RETURNS duly.step
+  LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_at timestamptz;
+BEGIN
+  CASE p_op.state
+    WHEN 'scheduled' THEN
+      v_at := greatest(p_op.due_at, coalesce(p_op.retry_at, p_op.due_at));
+      RETURN ('attempt', p_op.attempts + 1, CASE WHEN v_at > p_now THEN duly._delay_ms(v_at, p_now) ELSE 0 END,
+              p_op.state, coalesce(p_op.waiting_for, 'due'), p_op.generation, NULL)::duly.step;
+    WHEN 'calling' THEN
+      RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.lease_until, p_now), p_op.state, 'lease', p_op.generation, NULL)::duly.step;
+    WHEN 'accepted' THEN
+      RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.lease_until, p_now), p_op.state, 'provider', p_op.generation, NULL)::duly.step;
+    WHEN 'unknown' THEN
+      RETURN ('wait', p_op.attempts, CASE WHEN p_op.pending_at IS NOT NULL THEN duly._delay_ms(p_op.pending_at, p_now) END,
+              p_op.state, CASE WHEN p_op.pending_at IS NULL THEN 'person' ELSE 'settle time' END, p_op.generation, NULL)::duly.step;
+    WHEN 'blocked' THEN
+      RETURN ('wait', p_op.attempts, NULL, p_op.state, 'person', p_op.generation, NULL)::duly.step;
+    ELSE
+      RETURN ('ended', p_op.attempts, 0, p_op.state, p_op.state, p_op.generation, NULL)::duly.step;
+  END CASE;
+END $$;
+
+-- Reads the instruction and sets the alarm just past the time at which the workflow should have acted on it.
+CREATE FUNCTION duly._arm(p_key text) RETURNS duly.step
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_op duly.operation;
+  v_now timestamptz := duly.now();
+  v_step duly.step;
+BEGIN
+  SELECT * INTO v_op FROM duly.operation o WHERE o.key = p_key;
+  v_step := duly._next(v_op, v_now);
+  IF v_step.act <> 'ended' THEN
+    UPDATE duly.operation o SET in_hand = false, redispatches = 0, dispatch_error = NULL,
+      wake_at = v_now + v_step.delay_ms * interval '1 millisecond' + duly._grace()
+    WHERE o.key = p_key;
+  END IF;
+  RETURN v_step;
+END $$;
+
+CREATE FUNCTION duly._step_ended(p_reason text) RETURNS duly.step LANGUAGE sql IMMUTABLE
+  RETURN ('ended', 0, 0, 'ended', p_reason, 0, NULL)::duly.step;
+
+-- An attempt's silence past its lease: unknown, never "not sent".
+CREATE FUNCTION duly._lease_over(p_op duly.operation, p_who text) RETURNS void
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE duly.attempt a SET outcome = 'unknown', recorded_at = duly.now(), detail = 'the lease ended without a record'
+  WHERE a.key = p_op.key AND a.number = p_op.attempts AND a.outcome IS NULL;
+  PERFORM duly._move(p_op, 'unknown', p_who, 'the lease of attempt ' || p_op.attempts || ' ended without a record',
+                     p_wake_at => duly.now());
+END $$;
+
+-- "Absent" and "not delivered" come here: every open attempt is resolved as without effect, and the operation goes on.
+CREATE FUNCTION duly._again(
+  p_op duly.operation, p_who text, p_why text, p_detail jsonb, p_resolved int, p_delay interval, p_spent int
+) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_kind duly.kind;
+  v_now timestamptz := duly.now();
+  v_newest bigint;
+BEGIN
+  SELECT * INTO v_kind FROM duly.kind k WHERE k.name = p_op.kind;
+  SELECT s.newest_version INTO v_newest FROM duly.subject s WHERE s.subject = p_op.subject;
+  IF p_op.stop_requested IS NOT NULL THEN
+    PERFORM duly._move(p_op, 'cancelled', p_who, p_why || '; stop was requested: ' || p_op.stop_requested, p_detail, p_resolved);
+  ELSIF v_newest > p_op.version THEN
+    PERFORM duly._move(p_op, 'superseded', p_who, p_why || '; version ' || v_newest || ' took its place', p_detail, p_resolved);
+  ELSIF p_spent >= v_kind.max_attempts THEN
+    PERFORM duly._move(p_op, 'exhausted', p_who, p_why || '; ' || p_spent || ' attempts used', p_detail, p_resolved);
+  ELSIF v_now + p_delay + v_kind.call_limit > p_op.deadline THEN
+    PERFORM duly._move(p_op, 'expired', p_who, p_why || '; no call would fit before the deadline', p_detail, p_resolved);
+  ELSE
+    PERFORM duly._move(p_op, 'scheduled', p_who, p_why, p_detail, p_resolved, v_now + p_delay, v_now + p_delay,
+                       p_waiting_for => p_why);
+  END IF;
+END $$;

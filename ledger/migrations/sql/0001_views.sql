@@ -1,0 +1,38 @@
+-- What needs somebody. Commands, metrics and monitors read this view and nothing else.
+CREATE VIEW duly.alerts AS
+  SELECT o.state AS alert, o.key AS name, o.kind, k.owner, o.state_since AS since,
+    CASE WHEN o.pending_decision IS NOT NULL THEN 'decision ' || o.pending_decision || ' takes effect at ' || duly._utc(o.pending_at)
+      ELSE (SELECT h.why FROM duly.history h WHERE h.key = o.key ORDER BY h.seq DESC LIMIT 1) END AS why
+    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.state IN ('unknown', 'blocked')
+  UNION ALL
+  SELECT 'contradicted', o.key, o.kind, k.owner, o.state_since, 'evidence contradicts the ending ' || o.state
+    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.contradicted
+  UNION ALL
+  SELECT 'late', o.key, o.kind, k.owner, o.wake_at, coalesce(o.dispatch_error, 'due for over a minute and not handed over')
+    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.wake_at < duly.now() - interval '1 minute'
+  UNION ALL
+  SELECT 'not started', o.key, o.kind, k.owner, o.dispatched_at, o.dispatch_error
+    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind
+    WHERE o.dispatch_error IS NOT NULL AND o.ended_at IS NULL AND o.wake_at >= duly.now() - interval '1 minute'
+  UNION ALL
+  SELECT 'connection held', c.name, NULL, NULL, c.held_at, c.held FROM duly.connection c WHERE c.held IS NOT NULL
+  UNION ALL
+  SELECT 'quarantine', l.id::text, NULL, NULL, l.quarantined_at, l.quarantine FROM duly.ledger l WHERE l.quarantine IS NOT NULL;
+
+-- Copies duly.toml's kinds and connections in. Kinds that are gone stay for their operations, but accept no new ones.
+CREATE FUNCTION duly.configure(p_kinds jsonb, p_connections jsonb) RETURNS void
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO duly.connection AS c (name, provider)
+    SELECT x.name, x.provider FROM jsonb_to_recordset(p_connections) AS x(name text, provider text)
+    ON CONFLICT (name) DO UPDATE SET provider = EXCLUDED.provider;
+  UPDATE duly.kind SET active = false WHERE active;
+  INSERT INTO duly.kind AS k (name, connection, owner, required, max_attempts, call_limit, lease, settle, accepted_bound, start_lead)
+    SELECT x.name, x.connection, x.owner, x.required, x.max_attempts, x.call_limit * interval '1 second', x.lease * interval '1 second',
+      x.settle * interval '1 second', x.accepted_bound * interval '1 second', x.start_lead * interval '1 second'
+    FROM jsonb_to_recordset(p_kinds) AS x(name text, connection text, owner text, required text[], max_attempts int,
+      call_limit double precision, lease double precision, settle double precision, accepted_bound double precision, start_lead double precision)
+    ON CONFLICT (name) DO UPDATE SET connection = EXCLUDED.connection, owner = EXCLUDED.owner, required = EXCLUDED.required,
+      max_attempts = EXCLUDED.max_attempts, call_limit = EXCLUDED.call_limit, lease = EXCLUDED.lease, settle = EXCLUDED.settle,
+      accepted_bound = EXCLUDED.accepted_bound, start_lead = EXCLUDED.start_lead, active = true;
+END $$;

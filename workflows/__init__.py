@@ -1,0 +1,1 @@
+"""Deterministic workflow code and the wire contract. Imports nothing else of ours."""
