@@ -24,7 +24,8 @@ async def holds_claim(engine: AsyncEngine, key: str, attempt: int, token: UUID) 
     """Whether this very claim was committed: asked by its holder after a cut COMMIT."""
     rows = await _all(
         engine,
-        "SELECT FROM duly.attempt a WHERE a.key = :key AND a.number = :attempt AND a.token = :token AND a.outcome IS NULL",
+        "SELECT a.number FROM duly.attempt a "
+        "WHERE a.key = :key AND a.number = :attempt AND a.token = :token AND a.outcome IS NULL",
         key=key, attempt=attempt, token=token,
     )  # fmt: skip
     return bool(rows)
@@ -56,8 +57,9 @@ async def operations(
     return await _all(
         engine,
         """
-        SELECT o.key, o.kind, o.state, o.due_at, o.deadline, o.attempts, o.open_attempts, o.settled_by, o.provider_reference,
-               o.waiting_for, o.wake_at, o.state_since, o.ended_at, o.contradicted, o.dispatch_error, o.stop_requested
+        SELECT o.key, o.kind, o.state, o.due_at, o.deadline, o.attempts, o.open_attempts, o.settled_by,
+               o.provider_reference, o.waiting_for, o.wake_at, o.state_since, o.ended_at, o.contradicted,
+               o.dispatch_error, o.stop_requested
         FROM duly.operation o
         WHERE (cardinality(CAST(:states AS text[])) = 0 OR o.state = ANY (CAST(:states AS text[])))
           AND (CAST(:kind AS text) IS NULL OR o.kind = :kind)
@@ -87,7 +89,8 @@ async def operation(engine: AsyncEngine, key: str) -> Record | None:
     record = rows[0]
     del record["payload"]
     for name, order in (("attempt", "number"), ("history", "seq"), ("evidence", "id"), ("decision", "id")):
-        record[name] = await _all(engine, f"SELECT * FROM duly.{name} x WHERE x.key = :key ORDER BY x.{order}", key=key)
+        statement = f"SELECT * FROM duly.{name} x WHERE x.key = :key ORDER BY x.{order}"  # noqa: S608 (constants)
+        record[name] = await _all(engine, statement, key=key)
     return record
 
 
@@ -95,7 +98,8 @@ async def alerts(engine: AsyncEngine, limit: int = 1000) -> list[Record]:
     """What needs somebody, oldest first."""
     return await _all(
         engine,
-        "SELECT a.*, extract(epoch FROM duly.now() - a.since)::float AS age_s FROM duly.alerts a ORDER BY a.since, a.name LIMIT :limit",
+        "SELECT a.*, extract(epoch FROM duly.now() - a.since)::float AS age_s "
+        "FROM duly.alerts a ORDER BY a.since, a.name LIMIT :limit",
         limit=limit,
     )
 
@@ -105,9 +109,11 @@ async def configuration(engine: AsyncEngine) -> tuple[list[Record], list[Record]
     kinds = await _all(
         engine,
         """
-        SELECT k.name, k.connection, k.owner, k.required, k.max_attempts, extract(epoch FROM k.call_limit)::float AS call_limit,
-               extract(epoch FROM k.lease)::float AS lease, extract(epoch FROM k.settle)::float AS settle,
-               extract(epoch FROM k.accepted_bound)::float AS accepted_bound, extract(epoch FROM k.start_lead)::float AS start_lead
+        SELECT k.name, k.connection, k.owner, k.required, k.max_attempts,
+               extract(epoch FROM k.call_limit)::float AS call_limit, extract(epoch FROM k.lease)::float AS lease,
+               extract(epoch FROM k.settle)::float AS settle,
+               extract(epoch FROM k.accepted_bound)::float AS accepted_bound,
+               extract(epoch FROM k.start_lead)::float AS start_lead
         FROM duly.kind k WHERE k.active ORDER BY k.name
         """,
     )

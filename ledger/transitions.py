@@ -15,7 +15,6 @@ from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.engine import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.elements import TextClause
@@ -126,14 +125,20 @@ class Reply:
     delay_ms: int = 0
 
 
+def _statement(name: str, arguments: str, json: Sequence[str]) -> TextClause:
+    # Both come from the constants below, never from input.
+    statement = text(f"SELECT * FROM duly.{name}({arguments})")  # noqa: S608
+    return statement.bindparams(*(bindparam(parameter, type_=JSONB) for parameter in json))
+
+
 def _function(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
     arguments = ", ".join(f":{parameter}" for parameter in parameters)
-    return text(f"SELECT * FROM duly.{name}({arguments})").bindparams(*(bindparam(p, type_=JSONB) for p in json))
+    return _statement(name, arguments, json)
 
 
 def _named(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
     arguments = ", ".join(f"{parameter} => :{parameter}" for parameter in parameters)
-    return text(f"SELECT * FROM duly.{name}({arguments})").bindparams(*(bindparam(p, type_=JSONB) for p in json))
+    return _statement(name, arguments, json)
 
 
 _SCHEDULE = _named(
@@ -163,9 +168,10 @@ _RELEASE_CONNECTION = _named("release_connection", "name", "reason")
 _CONFIGURE = _function("configure", "kinds", "connections", json=("kinds", "connections"))
 
 
-async def _one(engine: AsyncEngine, statement: TextClause, parameters: Mapping[str, Any]) -> Row[Any]:
+async def _one(engine: AsyncEngine, statement: TextClause, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """One statement, one transaction, one row; its column names are the fields of the dataclass it becomes."""
     async with engine.begin() as connection:
-        return (await connection.execute(statement, parameters)).one()
+        return dict((await connection.execute(statement, parameters)).mappings().one())
 
 
 async def schedule(
@@ -190,42 +196,46 @@ async def schedule(
         {"key": key, "kind": kind, "payload": payload, "due_at": due_at, "deadline": deadline, "subject": subject,
          "version": version, "tenant": tenant, "trace_context": trace_context},
     )  # fmt: skip
-    return Scheduled(*row.one())
+    return Scheduled(**row.mappings().one())
 
 
 async def cancel(engine: AsyncEngine, key: str, reason: str) -> Answer:
     """Withdraw an operation; during a call it is kept as ``stop_requested``."""
-    return Answer(*await _one(engine, _CANCEL, {"key": key, "reason": reason}))
+    return Answer(**await _one(engine, _CANCEL, {"key": key, "reason": reason}))
 
 
 async def reschedule(engine: AsyncEngine, key: str, due_at: datetime, deadline: datetime, reason: str) -> Answer:
     """Move a scheduled operation to other times."""
     parameters = {"key": key, "due_at": due_at, "deadline": deadline, "reason": reason}
-    return Answer(*await _one(engine, _RESCHEDULE, parameters))
+    return Answer(**await _one(engine, _RESCHEDULE, parameters))
 
 
 async def dispatch(engine: AsyncEngine, limit: int, in_hand_limit: int, who: str) -> list[Dispatch]:
     """Mark one bounded batch of rows that need a workflow now. Committed before it returns, so before any start."""
     async with engine.begin() as connection:
         rows = await connection.execute(_DISPATCH, {"limit": limit, "in_hand_limit": in_hand_limit, "who": who})
-        return [Dispatch(*row) for row in rows]
+        return [Dispatch(**row) for row in rows.mappings()]
 
 
 async def give_back(engine: AsyncEngine, row: Dispatch, *, untried: bool) -> bool:
     """Return a row that was not started; False: somebody moved it since."""
     parameters = {"key": row.key, "wake_at": row.wake_at, "fresh": row.fresh, "untried": untried}
-    return bool((await _one(engine, _GIVE_BACK, parameters))[0])
+    return bool((await _one(engine, _GIVE_BACK, parameters))["give_back"])
 
 
 async def dispatch_failed(engine: AsyncEngine, row: Dispatch, error: str) -> bool:
     """Record a start error that concerns this row only; its alarm backs it off."""
-    return bool((await _one(engine, _DISPATCH_FAILED, {"key": row.key, "wake_at": row.wake_at, "error": error}))[0])
+    return bool(
+        (await _one(engine, _DISPATCH_FAILED, {"key": row.key, "wake_at": row.wake_at, "error": error}))[
+            "dispatch_failed"
+        ]
+    )
 
 
 async def forgotten(engine: AsyncEngine, row: Dispatch, who: str, run_id: str | None, cause: str) -> bool:
     """Temporal knows a run that the ledger does not: ``unknown`` with that cause. False: it moved on meanwhile."""
     parameters = {"key": row.key, "marked_at": row.marked_at, "who": who, "run_id": run_id, "cause": cause}
-    return bool((await _one(engine, _FORGOTTEN, parameters))[0])
+    return bool((await _one(engine, _FORGOTTEN, parameters))["forgotten"])
 
 
 async def claim(
@@ -240,8 +250,7 @@ async def claim(
     activity_id: str,
 ) -> Claimed:
     """Claim exactly this attempt, or learn what to do instead."""
-    return Claimed(
-        *await _one(
+    return Claimed(**await _one(
             engine,
             _CLAIM,
             {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
@@ -252,13 +261,12 @@ async def claim(
 
 async def instruct(engine: AsyncEngine, key: str, generation: int, worker: str) -> Step:
     """What the workflow of this generation should do now."""
-    return Step(*await _one(engine, _INSTRUCT, {"key": key, "generation": generation, "worker": worker}))
+    return Step(**await _one(engine, _INSTRUCT, {"key": key, "generation": generation, "worker": worker}))
 
 
-async def record(engine: AsyncEngine, key: str, attempt: int, token: UUID, reply: Reply, who: str) -> Step:
+async def record(engine: AsyncEngine, *, key: str, attempt: int, token: UUID, reply: Reply, who: str) -> Step:
     """Settle one attempt by its reply, guarded by attempt and token. ``Step.refused`` names a write not made."""
-    return Step(
-        *await _one(
+    return Step(**await _one(
             engine,
             _RECORD,
             {"key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
@@ -281,8 +289,7 @@ async def decide(
     label: str | None = None,
 ) -> Decided:
     """A person's choice: ``delivered``, ``not delivered`` or ``abandon``; the right is the database login's."""
-    return Decided(
-        *await _one(
+    return Decided(**await _one(
             engine,
             _DECIDE,
             {"key": key, "choice": choice, "reason": reason, "reference": reference, "evidence": evidence,
@@ -305,12 +312,12 @@ async def decide_by_temporal(
         "label": label,
         "who": who,
     }
-    return Decided(*await _one(engine, _DECIDE_BY_TEMPORAL, parameters))
+    return Decided(**await _one(engine, _DECIDE_BY_TEMPORAL, parameters))
 
 
 async def release_connection(engine: AsyncEngine, name: str, reason: str) -> Answer:
     """Let a held connection work again."""
-    return Answer(*await _one(engine, _RELEASE_CONNECTION, {"name": name, "reason": reason}))
+    return Answer(**await _one(engine, _RELEASE_CONNECTION, {"name": name, "reason": reason}))
 
 
 async def configure(
