@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,17 +17,6 @@ Record = dict[str, Any]
 async def _all(engine: AsyncEngine, statement: str, **parameters: Any) -> list[Record]:
     async with engine.begin() as connection:
         return [dict(row) for row in (await connection.execute(text(statement), parameters)).mappings()]
-
-
-async def holds_claim(engine: AsyncEngine, key: str, attempt: int, token: UUID) -> bool:
-    """Whether this very claim was committed: asked by its holder after a cut COMMIT."""
-    rows = await _all(
-        engine,
-        "SELECT a.number FROM duly.attempt a "
-        "WHERE a.key = :key AND a.number = :attempt AND a.token = :token AND a.outcome IS NULL",
-        key=key, attempt=attempt, token=token,
-    )  # fmt: skip
-    return bool(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 normal answer with a name (``refused``), never an exception and never ignored.
 
 Errors: SQLAlchemy's ``DBAPIError`` when the database is away or refuses bad input (SQLSTATE 22023, 23505, P0002).
-After a cut COMMIT an error carries no truth: the caller re-reads (``queries.holds_claim``).
+After a cut COMMIT an error carries no truth: the holder of the token claims again and learns which it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,110 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.elements import TextClause
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a workflow is told. ``act`` is attempt, wait or ended; ``delay_ms`` None means until a nudge."""
-
-    act: str
-    attempt: int
-    delay_ms: int | None
-    state: str
-    reason: str
-    generation: int
-    refused: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A claim's answer. When ``granted`` the payload and limits are there; else the step to follow."""
-
-    granted: bool
-    act: str
-    attempt: int
-    delay_ms: int | None
-    state: str
-    reason: str
-    generation: int
-    kind: str
-    connection: str
-    idempotency_key: str
-    payload: Mapping[str, Any]
-    trace_context: Mapping[str, str] | None
-    call_limit_ms: int
-    send_within_ms: int
-    lease_ms: int
-
-    def step(self) -> Step:
-        """The instruction in it."""
-        return Step(self.act, self.attempt, self.delay_ms, self.state, self.reason, self.generation)
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """One row that needs a workflow now. ``fresh``: none was ever asked for."""
-
-    key: str
-    kind: str
-    provider: str
-    tenant: str | None
-    generation: int
-    fresh: bool
-    state: str
-    due_at: datetime
-    deadline: datetime
-    attempt: int
-    delay_ms: int
-    marked_at: datetime
-    wake_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """The answer of ``schedule``: ``created`` False means that the same operation was there already."""
-
-    key: str
-    state: str
-    created: bool
-    due_utc: str
-    deadline_utc: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Which state won. ``done`` False: too late, or refused; ``answer`` says it in words."""
-
-    key: str
-    state: str
-    done: bool
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The answer to a decision; ``effective_utc`` may lie ahead."""
-
-    key: str
-    accepted: bool
-    decision: int | None
-    state: str | None
-    effective_utc: str | None
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What is recorded about one attempt. Durations in milliseconds; ``detail`` is cleaned text."""
-
-    outcome: str
-    sent: bool
-    status_code: int | None = None
-    reference: str | None = None
-    detail: str = ""
-    request_digest: str | None = None
-    call_ms: float | None = None
-    delay_ms: int = 0
+from ledger.answers import Answer, Claimed, Decided, Dispatch, Reply, Scheduled, Step
 
 
 def _statement(name: str, arguments: str, json: Sequence[str]) -> TextClause:
@@ -168,10 +64,21 @@ _RELEASE_CONNECTION = _named("release_connection", "name", "reason")
 _CONFIGURE = _function("configure", "kinds", "connections", json=("kinds", "connections"))
 
 
-async def _one(engine: AsyncEngine, statement: TextClause, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _nothing() -> None:
+    """The crash point of a process in which none is armed."""
+
+
+async def _one(
+    engine: AsyncEngine,
+    statement: TextClause,
+    parameters: Mapping[str, Any],
+    before_commit: Callable[[], None] = _nothing,
+) -> dict[str, Any]:
     """One statement, one transaction, one row; its column names are the fields of the dataclass it becomes."""
     async with engine.begin() as connection:
-        return dict((await connection.execute(statement, parameters)).mappings().one())
+        row = dict((await connection.execute(statement, parameters)).mappings().one())
+        before_commit()
+        return row
 
 
 async def schedule(
@@ -248,13 +155,16 @@ async def claim(
     worker: str,
     run_id: str,
     activity_id: str,
+    before_commit: Callable[[], None] = _nothing,
 ) -> Claimed:
-    """Claim exactly this attempt, or learn what to do instead."""
-    return Claimed(**await _one(
+    """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token."""
+    return Claimed(
+        **await _one(
             engine,
             _CLAIM,
             {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
              "run_id": run_id, "activity_id": activity_id},
+            before_commit,
         )
     )  # fmt: skip
 
@@ -264,14 +174,19 @@ async def instruct(engine: AsyncEngine, key: str, generation: int, worker: str) 
     return Step(**await _one(engine, _INSTRUCT, {"key": key, "generation": generation, "worker": worker}))
 
 
-async def record(engine: AsyncEngine, *, key: str, attempt: int, token: UUID, reply: Reply, who: str) -> Step:
+async def record(
+    engine: AsyncEngine, *, key: str, attempt: int, token: UUID, reply: Reply, who: str,
+    before_commit: Callable[[], None] = _nothing,
+) -> Step:  # fmt: skip
     """Settle one attempt by its reply, guarded by attempt and token. ``Step.refused`` names a write not made."""
-    return Step(**await _one(
+    return Step(
+        **await _one(
             engine,
             _RECORD,
             {"key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
              "status": reply.status_code, "reference": reply.reference, "detail": reply.detail,
              "digest": reply.request_digest, "call_ms": reply.call_ms, "delay_ms": reply.delay_ms, "who": who},
+            before_commit,
         )
     )  # fmt: skip
 
@@ -289,7 +204,8 @@ async def decide(
     label: str | None = None,
 ) -> Decided:
     """A person's choice: ``delivered``, ``not delivered`` or ``abandon``; the right is the database login's."""
-    return Decided(**await _one(
+    return Decided(
+        **await _one(
             engine,
             _DECIDE,
             {"key": key, "choice": choice, "reason": reason, "reference": reference, "evidence": evidence,

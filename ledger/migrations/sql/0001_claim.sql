@@ -15,6 +15,12 @@ CREATE FUNCTION duly._not_granted(p_step duly.step) RETURNS duly.claimed LANGUAG
   RETURN (false, p_step.act, p_step.attempt, p_step.delay_ms, p_step.state, p_step.reason, p_step.generation,
           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::duly.claimed;
 
+CREATE FUNCTION duly._granted(p_op duly.operation, p_kind duly.kind, p_attempt duly.attempt, p_now timestamptz) RETURNS duly.claimed
+  LANGUAGE sql STABLE
+  RETURN (true, 'attempt', p_attempt.number, 0, 'calling', 'claimed', p_op.generation, p_op.kind, p_kind.connection,
+    p_attempt.idempotency_key, p_op.payload, p_op.trace_context, extract(epoch FROM p_kind.call_limit) * 1000,
+    floor(extract(epoch FROM p_attempt.send_before - p_now) * 1000), extract(epoch FROM p_kind.lease) * 1000)::duly.claimed;
+
 -- Waits, but never past the deadline, and remembers for what.
 CREATE FUNCTION duly._hold(p_op duly.operation, p_until timestamptz, p_now timestamptz, p_for text) RETURNS duly.claimed
   LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -39,8 +45,7 @@ DECLARE
   v_now timestamptz;
   v_subject duly.subject;
   v_before text;
-  v_send_before timestamptz;
-  v_idempotency_key text;
+  v_attempt duly.attempt;
 BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a claim that a crash could forget would be sent again
@@ -51,12 +56,21 @@ BEGIN
     RETURN duly._not_granted(duly._step_ended('the ledger does not know this key'));
   ELSIF v_op.generation <> p_generation THEN
     RETURN duly._not_granted(duly._step_ended('another generation: ' || v_op.generation));
-  ELSIF v_op.state <> 'scheduled' OR v_op.attempts <> p_attempt - 1 THEN
-    -- Ended, or this attempt was claimed before (by an earlier run of this activity), or it is no longer the next one.
-    RETURN duly._not_granted(duly._settle_time(v_op, p_worker));
   END IF;
   SELECT * INTO v_kind FROM duly.kind k WHERE k.name = v_op.kind;
   SELECT * INTO v_connection FROM duly.connection c WHERE c.name = v_kind.connection;
+  IF v_op.state <> 'scheduled' OR v_op.attempts <> p_attempt - 1 THEN
+    IF v_op.state = 'calling' AND v_op.attempts = p_attempt THEN
+      -- After a cut COMMIT only the holder of the token may go on, for what is left of its time.
+      SELECT * INTO v_attempt FROM duly.attempt a
+        WHERE a.key = p_key AND a.number = p_attempt AND a.token = p_token AND a.outcome IS NULL;
+      IF FOUND THEN
+        RETURN duly._granted(v_op, v_kind, v_attempt, v_now);
+      END IF;
+    END IF;
+    -- Ended, or claimed by an earlier run of this activity, or no longer the next attempt.
+    RETURN duly._not_granted(duly._settle_time(v_op, p_worker));
+  END IF;
   SELECT * INTO v_ledger FROM duly.ledger;
   IF v_ledger.quarantine IS NOT NULL THEN
     RETURN duly._hold(v_op, v_now + duly._grace(), v_now, 'quarantine');
@@ -92,12 +106,12 @@ BEGIN
   END IF;
 
   -- The call must begin early enough to end before the lease and before the deadline.
-  v_send_before := least(v_now + v_kind.lease, v_op.deadline) - v_kind.call_limit;
-  v_idempotency_key := duly._idempotency_key(v_op);
   INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, activity_id, idempotency_key, scope,
       claimed_at, send_before, lease_until)
-    VALUES (p_key, p_attempt, p_token, v_op.generation, v_op.epoch, p_worker, p_run_id, p_activity_id, v_idempotency_key,
-      v_connection.provider || '/' || v_connection.name, v_now, v_send_before, v_now + v_kind.lease);
+    VALUES (p_key, p_attempt, p_token, v_op.generation, v_op.epoch, p_worker, p_run_id, p_activity_id,
+      duly._idempotency_key(v_op), v_connection.provider || '/' || v_connection.name, v_now,
+      least(v_now + v_kind.lease, v_op.deadline) - v_kind.call_limit, v_now + v_kind.lease)
+    RETURNING * INTO v_attempt;
   UPDATE duly.operation o SET state = 'calling', state_since = v_now, attempts = p_attempt, open_attempts = o.open_attempts + 1,
     lease_until = v_now + v_kind.lease, in_hand = false, redispatches = 0, dispatch_error = NULL, waiting_for = NULL,
     -- a second past the lease, so that the sweep which looks finds it over
@@ -105,9 +119,7 @@ BEGIN
     WHERE o.key = p_key AND o.state = 'scheduled' AND o.attempts = p_attempt - 1;
   INSERT INTO duly.history (key, at, before, after, who, why, attempt)
     VALUES (p_key, v_now, 'scheduled', 'calling', p_worker, 'attempt ' || p_attempt || ' claimed', p_attempt);
-  RETURN (true, 'attempt', p_attempt, 0, 'calling', 'claimed', v_op.generation, v_op.kind, v_connection.name, v_idempotency_key,
-    v_op.payload, v_op.trace_context, extract(epoch FROM v_kind.call_limit) * 1000,
-    floor(extract(epoch FROM v_send_before - v_now) * 1000), extract(epoch FROM v_kind.lease) * 1000)::duly.claimed;
+  RETURN duly._granted(v_op, v_kind, v_attempt, v_now);
 END $$;
 
 -- The moves that time alone makes, then the instruction: lease over, bound of "accepted" over, a decision effective.
@@ -117,7 +129,7 @@ DECLARE
   v_now timestamptz := duly.now();
 BEGIN
   IF p_op.state = 'calling' AND v_now >= p_op.lease_until THEN
-    PERFORM duly._lease_over(p_op, p_who);
+    PERFORM duly._lease_over(p_op, p_who, 'the lease of attempt ' || p_op.attempts || ' ended without a record');
   ELSIF p_op.state = 'accepted' AND v_now >= p_op.lease_until THEN
     PERFORM duly._move(p_op, 'unknown', p_who, 'the provider accepted it and its bound passed without a result', p_wake_at => v_now);
   ELSIF p_op.state = 'unknown' AND v_now >= p_op.pending_at THEN

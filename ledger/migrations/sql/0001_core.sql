@@ -106,13 +106,12 @@ CREATE FUNCTION duly._step_ended(p_reason text) RETURNS duly.step LANGUAGE sql I
   RETURN ('ended', 0, 0, 'ended', p_reason, 0, NULL)::duly.step;
 
 -- An attempt's silence past its lease: unknown, never "not sent".
-CREATE FUNCTION duly._lease_over(p_op duly.operation, p_who text) RETURNS void
+CREATE FUNCTION duly._lease_over(p_op duly.operation, p_who text, p_why text) RETURNS void
   LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  UPDATE duly.attempt a SET outcome = 'unknown', recorded_at = duly.now(), detail = 'the lease ended without a record'
+  UPDATE duly.attempt a SET outcome = 'unknown', recorded_at = duly.now(), detail = p_why
   WHERE a.key = p_op.key AND a.number = p_op.attempts AND a.outcome IS NULL;
-  PERFORM duly._move(p_op, 'unknown', p_who, 'the lease of attempt ' || p_op.attempts || ' ended without a record',
-                     p_wake_at => duly.now());
+  PERFORM duly._move(p_op, 'unknown', p_who, p_why, p_wake_at => duly.now());
 END $$;
 
 -- "Absent" and "not delivered" come here: every open attempt is resolved as without effect, and the operation goes on.

@@ -2,7 +2,7 @@
 
 CREATE TYPE duly.dispatch AS (
   key text, kind text, provider text, tenant text, generation int, fresh boolean, state text, due_at timestamptz,
-  deadline timestamptz, attempt int, delay_ms bigint, marked_at timestamptz, wake_at timestamptz);
+  deadline timestamptz, attempt int, delay_ms bigint, lease_ms bigint, marked_at timestamptz, wake_at timestamptz);
 
 -- One bounded batch, oldest first, marked and moved on (a minute, doubling to an hour). Commit it before any start.
 -- While p_in_hand_limit rows are with Temporal unclaimed, only rows that had a workflow before are taken, so that a
@@ -20,7 +20,7 @@ BEGIN
     UPDATE duly.operation o SET
       dispatched_at = v_now, redispatches = o.redispatches + 1, in_hand = (o.state = 'scheduled'),
       wake_at = v_now + least(interval '1 hour', interval '1 minute' * power(2, least(o.redispatches, 10)))
-    FROM (SELECT q.key, q.dispatched_at IS NULL AS fresh, k.name AS kind, c.provider
+    FROM (SELECT q.key, q.dispatched_at IS NULL AS fresh, k.name AS kind, k.lease, c.provider
           FROM duly.operation q JOIN duly.kind k ON k.name = q.kind JOIN duly.connection c ON c.name = k.connection
           WHERE q.wake_at <= v_now AND (NOT v_full OR q.dispatched_at IS NOT NULL)
           ORDER BY q.wake_at LIMIT p_limit FOR UPDATE OF q SKIP LOCKED) AS picked
@@ -28,7 +28,7 @@ BEGIN
     RETURNING o.key, picked.kind, picked.provider, o.tenant, o.generation, picked.fresh, o.state, o.due_at, o.deadline,
       o.attempts + 1,
       CASE WHEN greatest(o.due_at, o.retry_at) > v_now THEN duly._delay_ms(greatest(o.due_at, o.retry_at), v_now) ELSE 0 END,
-      v_now, o.wake_at
+      extract(epoch FROM picked.lease) * 1000, v_now, o.wake_at
   LOOP
     RETURN NEXT v_row;
   END LOOP;
@@ -64,9 +64,11 @@ DECLARE
 BEGIN
   v_op := duly._lock(p_key);
   v_now := duly.now();
-  IF v_op.key IS NULL OR v_op.ended_at IS NOT NULL OR v_op.dispatched_at IS DISTINCT FROM p_marked_at
-     OR v_op.state <> 'scheduled' THEN
+  IF v_op.key IS NULL OR v_op.dispatched_at IS DISTINCT FROM p_marked_at OR v_op.state NOT IN ('scheduled', 'calling') THEN
     RETURN false;
+  ELSIF v_op.state = 'calling' THEN
+    PERFORM duly._lease_over(v_op, p_who, p_cause);
+    RETURN true;
   END IF;
   INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, idempotency_key, scope, claimed_at,
       send_before, lease_until, outcome, recorded_at, detail)

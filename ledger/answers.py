@@ -1,0 +1,114 @@
+"""What the ledger's functions answer: one dataclass per SQL composite type, with the same field names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a workflow is told. ``act`` is attempt, wait or ended; ``delay_ms`` None means until a nudge."""
+
+    act: str
+    attempt: int
+    delay_ms: int | None
+    state: str
+    reason: str
+    generation: int
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim's answer. When ``granted`` the payload and limits are there; else the step to follow."""
+
+    granted: bool
+    act: str
+    attempt: int
+    delay_ms: int | None
+    state: str
+    reason: str
+    generation: int
+    kind: str
+    connection: str
+    idempotency_key: str
+    payload: Mapping[str, Any]
+    trace_context: Mapping[str, str] | None
+    call_limit_ms: int
+    send_within_ms: int
+    lease_ms: int
+
+    def step(self) -> Step:
+        """The instruction in it."""
+        return Step(self.act, self.attempt, self.delay_ms, self.state, self.reason, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One row that needs a workflow now. ``fresh``: none was ever asked for."""
+
+    key: str
+    kind: str
+    provider: str
+    tenant: str | None
+    generation: int
+    fresh: bool
+    state: str
+    due_at: datetime
+    deadline: datetime
+    attempt: int
+    delay_ms: int
+    lease_ms: int
+    marked_at: datetime
+    wake_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """The answer of ``schedule``: ``created`` False means that the same operation was there already."""
+
+    key: str
+    state: str
+    created: bool
+    due_utc: str
+    deadline_utc: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Which state won. ``done`` False: too late, or refused; ``answer`` says it in words."""
+
+    key: str
+    state: str
+    done: bool
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The answer to a decision; ``effective_utc`` may lie ahead."""
+
+    key: str
+    accepted: bool
+    decision: int | None
+    state: str | None
+    effective_utc: str | None
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is recorded about one attempt. Durations in milliseconds; ``detail`` is cleaned text."""
+
+    outcome: str
+    sent: bool
+    status_code: int | None = None
+    reference: str | None = None
+    detail: str = ""
+    request_digest: str | None = None
+    call_ms: float | None = None
+    delay_ms: int = 0
