@@ -1,0 +1,83 @@
+"""The shape of ``[kinds.X]`` in duly.toml, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from provider.durations import Duration, PositiveDuration
+from provider.settings import Table
+
+SEND_SLACK: Final = 5.0
+"""Seconds a claim may take to become a first byte (COMMIT, connection, a busy loop). A longer freeze sends nothing."""
+
+STALL_BOUND: Final = 30.0
+"""Seconds: the longest stall of a process between last check and first byte; the watchdog kills a longer one."""
+
+FLIGHT_BOUND: Final = 60.0
+"""Seconds: the longest that bytes of ours are still under way (retransmission, proxies) once the process is gone."""
+
+SETTLE_MARGIN: Final = 30.0
+"""Seconds for clock steps and rounding. With the two above: 2 minutes, what the providers with a known lag suggest."""
+
+MAX_CALL_LIMIT: Final = 600.0
+"""Seconds. A provider that needs longer should accept (202) and be polled: the worker's shutdown waits for calls."""
+
+FieldName = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class BackoffSettings(Table):
+    """``backoff``: wait after an attempt without effect; doubles from base to cap."""
+
+    base: PositiveDuration = 2.0  # seconds; the usual first wait of HTTP clients that back off
+    cap: PositiveDuration = 300.0  # seconds; five minutes, so that a provider that is back is noticed soon
+
+
+class KindSettings(Table):
+    """``[kinds.X]`` as written."""
+
+    connection: str
+    owner: Annotated[str, Field(min_length=1, max_length=100)]
+    """Who owns its dead list and its alerts."""
+    required: list[FieldName] = Field(default_factory=list)
+    """Payload fields that must be present."""
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Attempts that count: not-sent and throttled ones do not."""
+    backoff: BackoffSettings = Field(default_factory=BackoffSettings)
+    start_lead: Duration = 0.0
+    """Seconds before the due time at which the workflow starts, for those who want to see it in the Temporal UI."""
+    settle: PositiveDuration | None = None
+    """Seconds before "absent" or "not delivered" is believed; None: see ``Settings.policy``."""
+    accepted_bound: PositiveDuration = 3600.0
+    """Seconds for which an accepted operation is polled before it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindPolicy:
+    """A kind with everything that follows from its provider. Durations in seconds."""
+
+    name: str
+    connection: str
+    provider: str
+    owner: str
+    required: tuple[str, ...]
+    max_attempts: int
+    call_limit: float
+    lease: float
+    settle: float
+    accepted_bound: float
+    start_lead: float
+    backoff_base: float
+    backoff_cap: float
+
+
+def lease_for(call_limit: float) -> float:
+    """Seconds from the claim to the moment when silence means unknown."""
+    return call_limit + SEND_SLACK
+
+
+def default_settle(lease: float, max_processing: float) -> float:
+    """Seconds after which no request of an attempt can still take effect; never below the lease."""
+    return max(STALL_BOUND + FLIGHT_BOUND + SETTLE_MARGIN + max_processing, lease)
