@@ -182,7 +182,7 @@ class Transport:
             raise
         except BaseException as exc:  # noqa: BLE001 - after the first byte each of them means the same
             fault = exc
-        if response is not None and (truncated or fault is not None):
+        if response is not None:
             await _close(response)
         detail = "" if fault is None else clean(_describe(fault, time_limit), self._secrets)
         seconds = time.monotonic() - begin
@@ -243,7 +243,7 @@ def _decoded(raw: bytes, encoding: str, max_body: int) -> bytes | None:
 
 
 async def _close(response: httpx.Response) -> None:
-    """Close the connection; the answer stands whatever happens here."""
+    """Give the connection back, which closes it; the answer stands whatever happens here."""
     try:
         await response.aclose()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
