@@ -51,7 +51,7 @@ def configure(level: str = "INFO", *, stream: TextIO | None = None, secrets: Ite
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _drop, mask, renderer],
         )
     )

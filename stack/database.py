@@ -39,6 +39,15 @@ def migrate(url: str) -> None:
         raise StackError(f"the schema could not be brought up to date: {error}") from error
 
 
+def configure(url: str) -> None:
+    """Copies the kinds and connections of duly.toml in. Raises ConfigError for a file that cannot be used."""
+    from config.environment import Environment
+    from config.settings import load
+    from reconcile.configure import configure_now
+
+    configure_now(url, load(Environment.read().config_path))
+
+
 def allow_worker(url: str) -> None:
     """Gives the worker's login the rights of the role duly_worker, which the migration has made."""
     login, role = sql.Identifier(WORKER_LOGIN), sql.Identifier("duly_worker")

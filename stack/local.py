@@ -106,6 +106,7 @@ class Stack:
             database.create(self.database_url("postgres"), DATABASE)
             self.progress(f"postgres: ready at {database_url}")
         database.migrate(database_url)
+        database.configure(database_url)
         if self.postgres:
             database.allow_worker(database_url)
         self.progress("schema: up to date")

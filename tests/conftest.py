@@ -5,6 +5,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from stack.local import DATABASE, Stack
 from stack.place import temporary_home
 from stack.state import Ports
 from stack.temporal import HEADLESS, QUICK_TIMERS
+from tests.harness import Site, make_namespace
 
 TEMPLATE = "duly_template"
 
@@ -52,6 +54,15 @@ def database(stack_env: Stack) -> Iterator[str]:
 def worker_database(database: str) -> str:
     """URL of the same database with a worker's rights."""
     return databases.as_user(database, databases.WORKER_LOGIN)
+
+
+@pytest.fixture
+def site(stack_env: Stack, database: str, worker_database: str, tmp_path: Path) -> Iterator[Site]:
+    """A whole Duly on the shared servers: own database, own Temporal namespace, workers to be started by the test."""
+    made = Site(stack_env, database, worker_database, tmp_path, make_namespace(stack_env))
+    made.configure()
+    yield made
+    made.stop()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,0 +1,80 @@
+"""Asking the ledger, and handing it what a signal said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio import activity
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+from activities.instructions import instruction
+from ledger import transitions
+from provider.text import clean
+from workflows import contract
+
+CHOICES = {
+    "delivered": "delivered",
+    "not delivered": "not delivered",
+    "not_delivered": "not delivered",
+    "abandon": "abandon",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The ledger-only activities."""
+
+    engine: AsyncEngine
+    client: Client
+    worker: str
+
+    @activity.defn(name="instruct")
+    async def instruct(self, question: contract.Question) -> contract.Instruction:
+        """See ``workflows.contract.instruct``."""
+        return instruction(await transitions.instruct(self.engine, question.key, question.generation, self.worker))
+
+    @activity.defn(name="settle")
+    async def settle(self, received: contract.Received) -> str:
+        """See ``workflows.contract.settle``. The identity in the history is a label, never a right."""
+        said = _object(received)
+        choice = CHOICES.get(str(said.get("choice", "")).strip().lower()) if received.name == contract.RESOLVE else None
+        received_text = clean(json.dumps(received.arguments, ensure_ascii=False), limit=4000)
+        decided = await transitions.decide_by_temporal(
+            self.engine, key=received.key, choice=choice, reason=_text(said.get("reason")),
+            reference=_text(said.get("reference")), raw={"signal": received.name, "arguments": received_text},
+            label=await self._identity(received), who=self.worker,
+        )  # fmt: skip
+        return decided.answer
+
+    async def _identity(self, received: contract.Received) -> str | None:
+        info = activity.info()
+        handle = self.client.get_workflow_handle(received.key, run_id=info.workflow_run_id)
+        left = received.number
+        async for event in handle.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                signal = event.workflow_execution_signaled_event_attributes
+                left -= signal.signal_name == received.name
+                if not left:
+                    return signal.identity or None
+        return None
+
+
+def _object(received: contract.Received) -> dict[str, Any]:
+    """One object, also when it came as JSON text; anything else reads as empty and is kept as evidence."""
+    if len(received.arguments) != 1:
+        return {}
+    value = received.arguments[0]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return clean(value, limit=2000) if isinstance(value, str) else None

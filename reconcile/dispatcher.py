@@ -1,0 +1,64 @@
+"""The sweep as a loop in every worker: it wakes exactly when the next row is due, and polls in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from ledger import queries
+from reconcile.sweep import Sweep
+
+POLL = 0.25
+"""Seconds between looks for rows that were scheduled to be due at once. Two statements a look: about half a percent
+of a core."""
+
+TROUBLE_PAUSE = 1.0
+"""Seconds before the next try after trouble with Temporal or the database."""
+
+_log = logging.getLogger("duly.dispatcher")
+
+
+@dataclass
+class Dispatcher:
+    """Runs until ``stop`` is set. ``trouble`` says what it cannot do at the moment, for the readiness answer."""
+
+    sweep: Sweep
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    trouble: str | None = None
+
+    async def run(self) -> None:
+        """Sweep until stopped; no trouble ends the loop."""
+        while not self.stop.is_set():
+            pause = await self._turn()
+            if pause:
+                try:
+                    await asyncio.wait_for(self.stop.wait(), pause)
+                except TimeoutError:
+                    continue
+
+    async def _turn(self) -> float:
+        """Sweep if something is due, and say how many seconds to wait before the next look."""
+        try:
+            wait_ms = (await queries.next_wake(self.sweep.engine)).wait_ms
+            if wait_ms != 0:
+                return POLL if wait_ms is None else min(POLL, wait_ms / 1000)
+            report = await self.sweep.once()
+        except (SQLAlchemyError, OSError) as error:
+            # The class only: a database error's text may carry data.
+            return self._say(f"the ledger is away: {type(error).__name__}")
+        if report.broker_trouble:
+            return self._say(f"Temporal is away: {report.broker_trouble}")
+        if self.trouble:
+            _log.info("dispatching again", extra={"after": self.trouble})
+            self.trouble = None
+        # Rows are overdue and none may be taken (too many in hand): look again when some were claimed.
+        return 0.0 if report.taken else POLL
+
+    def _say(self, trouble: str) -> float:
+        if trouble != self.trouble:
+            _log.warning("not dispatching", extra={"trouble": trouble})
+        self.trouble = trouble
+        return TROUBLE_PAUSE

@@ -1,0 +1,200 @@
+"""The deployable Temporal worker: reads settings, checks, wires everything, runs, drains.
+
+    DULY_DATABASE_URL=postgresql://… TEMPORAL_ADDRESS=… python worker.py
+
+One task queue per provider, so that a slow provider does not hold up the others; the dispatcher's loop beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+import workflows
+from activities.attempt import ATTEMPT_MARGIN, RECORD_PATIENCE, Attempts
+from activities.settle import Settling
+from cli.exit import OK, UNAVAILABLE, USAGE, leave
+from config import crash, health, logs
+from config import temporal as temporal_client
+from config.environment import Environment
+from config.problems import ConfigError, UnavailableError
+from config.settings import Settings, load
+from ledger import database, migrate, queries
+from provider import registry
+from provider.port import Adapter
+from reconcile.dispatcher import Dispatcher
+from reconcile.policy import Backoff
+from reconcile.sweep import ATTRIBUTES, Sweep
+from workflows.contract import task_queue
+from workflows.operation import Operation
+
+STICKY_TIMEOUT = timedelta(seconds=2)
+"""How long a workflow task waits for the worker with its cache. The default, 10 s, is what each lost worker costs."""
+
+WORKFLOW_TASKS = 16
+"""Workflow tasks at once. They are bound by the processor; 16 measured best on two cores (default 100)."""
+
+TICK = 0.5
+"""Seconds between two signs of life of the event loop."""
+
+_log = logging.getLogger("duly.worker")
+
+
+def check_imports() -> None:
+    """Another distribution that ships a top-level package ``workflows`` must not shadow ours."""
+    found = Path(workflows.__file__ or "").resolve().parent
+    if found != Path(__file__).resolve().parent / "workflows":
+        raise UnavailableError(
+            f"another package named workflows is imported, from {found}",
+            "Run in an environment of its own, without what brings it (llama-index-workflows, for example)",
+        )
+
+
+async def check_ledger(engine: AsyncEngine, settings: Settings, url: str) -> None:
+    """The schema is this version's and the kinds are those of duly.toml."""
+    current, head = await asyncio.to_thread(migrate.current, url), migrate.head()
+    if current != head:
+        raise UnavailableError(
+            f"the ledger's schema is {current or 'missing'}, this code needs {head}", 'Run "./duly migrate"'
+        )
+    kinds, connections = await queries.configuration(engine)
+    wanted_kinds, wanted_connections = settings.ledger_rows()
+    named = {(row["name"], row["provider"]) for row in connections}
+    if kinds != wanted_kinds or any((row["name"], row["provider"]) not in named for row in wanted_connections):
+        raise UnavailableError(
+            "the kinds or connections in the ledger are not those of duly.toml", 'Run "./duly migrate"'
+        )
+
+
+async def registered_attributes(client: Client) -> list[str]:
+    """Those of our search attributes that this namespace has; the others are never touched."""
+    try:
+        reply = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        _log.warning("search attributes cannot be listed; none is used", extra={"error": error.message})
+        return []
+    names = [name for name in ATTRIBUTES if name in reply.custom_attributes]
+    if missing := sorted(set(ATTRIBUTES) - set(names)):
+        _log.warning("search attributes are not registered; run ./duly migrate", extra={"missing": missing})
+    return names
+
+
+def make_workers(
+    client: Client, settings: Settings, attempts: Attempts, settling: Settling, grace: timedelta
+) -> list[Worker]:
+    """One worker per provider that a connection uses."""
+    runner = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_all_modules())
+    return [
+        Worker(
+            client,
+            task_queue=task_queue(provider),
+            workflows=[Operation],
+            activities=[attempts.attempt, attempts.record, settling.instruct, settling.settle],
+            workflow_runner=runner,
+            graceful_shutdown_timeout=grace,
+            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+            max_concurrent_workflow_tasks=WORKFLOW_TASKS,
+            max_concurrent_activities=settings.providers[provider].concurrency,
+        )
+        for provider in sorted({connection.provider for connection in settings.connections.values()})
+    ]
+
+
+async def tick(state: health.Health, dispatcher: Dispatcher) -> None:
+    """Tell the health endpoint that the loop turns, and what the dispatcher cannot do."""
+    while True:
+        state.tick()
+        if not dispatcher.stop.is_set():
+            state.why_not = dispatcher.trouble
+        await asyncio.sleep(TICK)
+
+
+async def run(environment: Environment) -> None:
+    """Until SIGTERM or SIGINT: then stop dispatching, let calls in flight finish, and end."""
+    check_imports()
+    settings = load(environment.config_path, environment.variables)
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    state = health.Health()
+    server = health.serve(state, "127.0.0.1", environment.health_port)
+    url = environment.database(worker=True)
+    engine = database.connect(url)
+    adapters: Mapping[str, Adapter] = {}
+    try:
+        await check_ledger(engine, settings, url)
+        client = await temporal_client.connect(environment)
+        adapters = registry.build(
+            settings.providers, settings.connections, environment.variables,
+            before_first_byte=lambda: crash.point("before_send"),
+        )  # fmt: skip
+        policies = {kind: settings.policy(kind) for kind in settings.kinds}
+        margin = RECORD_PATIENCE + ATTEMPT_MARGIN
+        # Longer than the longest attempt: a call that is cut by a shutdown becomes an unknown.
+        grace = timedelta(seconds=max(policy.lease for policy in policies.values()) + margin + 5)
+        attempts = Attempts(
+            engine, adapters,
+            {kind: Backoff(policy.backoff_base, policy.backoff_cap) for kind, policy in policies.items()},
+            environment.identity, random.Random(),  # noqa: S311 (jitter, not a secret)
+        )  # fmt: skip
+        sweep = Sweep(
+            engine, client, environment.identity, margin, await registered_attributes(client), crash_point=crash.point
+        )
+        dispatcher = Dispatcher(sweep)
+        async with contextlib.AsyncExitStack() as stack:
+            for worker in make_workers(
+                client, settings, attempts, Settling(engine, client, environment.identity), grace
+            ):
+                await stack.enter_async_context(worker)
+            ticking = asyncio.create_task(tick(state, dispatcher))
+            dispatching = asyncio.create_task(dispatcher.run())
+            state.facts["task_queues"] = sorted(settings.task_queues().values())
+            state.why_not = None
+            _log.info("ready", extra={"health_port": server.server_port, **state.facts})
+            await stop.wait()
+            state.why_not = "draining"
+            _log.info("draining: no new starts, calls in flight finish")
+            dispatcher.stop.set()
+            await dispatching
+        ticking.cancel()
+    finally:
+        for adapter in adapters.values():
+            await adapter.close()
+        await engine.dispose()
+        server.shutdown()
+    _log.info("stopped")
+
+
+def main() -> int:
+    """The exit code: 0 after a drain, 2 for settings that cannot be used, 4 when something needed is away."""
+    try:
+        environment = Environment.read()
+        logs.configure(environment.log_level)
+        asyncio.run(run(environment))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return UNAVAILABLE
+    return OK
+
+
+if __name__ == "__main__":
+    leave(main())

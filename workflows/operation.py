@@ -1,0 +1,181 @@
+"""One operation as a durable workflow. It holds no policy: it obeys the ledger's instructions and never fails.
+
+A bug parks it visibly (its workflow task fails and is retried), and a deploy resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityCancellationType
+
+from workflows import contract
+from workflows.contract import Act, Instruction
+
+LEDGER_LIMIT = timedelta(seconds=30)
+"""For one try at a ledger statement; the ledger's own statement limit is 15 s."""
+
+LEDGER_RETRY = RetryPolicy(maximum_interval=timedelta(seconds=30))
+"""While the ledger is away there is nothing better to do than to ask again; half a minute bounds the delay after it."""
+
+SPIN_CAP = 60.0
+"""Longest pause, in seconds, between attempt activities that failed without a claim: a task lost each time must
+neither spin nor be forgotten."""
+
+_STATE = SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE)
+_SHOWN = ("unknown", "blocked")
+
+
+@workflow.defn(name=contract.WORKFLOW)
+class Operation:
+    """Follows instructions until the ledger says that the operation has ended."""
+
+    @workflow.init
+    def __init__(self, start: contract.Start) -> None:
+        self._start = start
+        self._nudged = False
+        self._running: dict[int, asyncio.Task[Instruction]] = {}
+        self._failures = 0
+        self._received: dict[str, int] = {}
+        self._shown = "scheduled"
+
+    @workflow.run
+    async def run(self, start: contract.Start) -> str:
+        """Returns the state in which the ledger ended the operation."""
+        instruction = start.first
+        while instruction.act != Act.ENDED:
+            self._show(instruction)
+            if workflow.info().is_continue_as_new_suggested() and not self._running:
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                workflow.continue_as_new(
+                    contract.Start(
+                        start.key, start.generation, Instruction(Act.ASK), start.attempt_limit, start.attributes
+                    )
+                )
+            instruction = await self._follow(instruction)
+        # A call still under way may bring a reply that only this history keeps.
+        await asyncio.gather(*self._running.values())
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self._show(instruction)
+        return instruction.state
+
+    async def _follow(self, instruction: Instruction) -> Instruction:
+        if instruction.delay != 0 and await self._nudged_within(instruction.delay):
+            return await self._ask()
+        if instruction.act == Act.ATTEMPT:
+            return await self._attempt(instruction.attempt)
+        return await self._ask()
+
+    async def _nudged_within(self, delay: float | None) -> bool:
+        try:
+            await workflow.wait_condition(
+                lambda: self._nudged, timeout=None if delay is None else timedelta(seconds=delay)
+            )
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ask(self) -> Instruction:
+        self._nudged = False
+        return await workflow.execute_activity(
+            contract.instruct,
+            contract.Question(self._start.key, self._start.generation),
+            start_to_close_timeout=LEDGER_LIMIT,
+            retry_policy=LEDGER_RETRY,
+        )
+
+    async def _attempt(self, number: int) -> Instruction:
+        task = self._running.get(number)
+        if task is None:
+            task = self._running[number] = asyncio.create_task(self._perform(number))
+        while True:
+            await workflow.wait_condition(lambda: task.done() or self._nudged)
+            if task.done():
+                del self._running[number]
+                return task.result()
+            instruction = await self._ask()
+            in_hand = instruction.attempt == number and (
+                instruction.act == Act.ATTEMPT or instruction.state == "calling"
+            )
+            if not in_hand and not task.done():
+                # The ledger moved on (the lease is over, say). The call goes on by itself: its reply may still settle.
+                task.add_done_callback(lambda _: self._forget(number))
+                return instruction
+
+    def _forget(self, number: int) -> None:
+        self._running.pop(number, None)
+        self._nudged = True
+
+    async def _perform(self, number: int) -> Instruction:
+        try:
+            # One try per schedule event: whether a second one may be made is for the ledger to say, never for a
+            # retry policy. Waits for cancellation to complete, because a cancelled call is still out.
+            report = await workflow.execute_activity(
+                contract.attempt,
+                contract.AttemptOrder(self._start.key, self._start.generation, number),
+                start_to_close_timeout=timedelta(seconds=self._start.attempt_limit),
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            )
+        except ActivityError:
+            # Never "failed" and never "not sent": ask the ledger. The pause keeps a task that is lost every time
+            # from spinning; a nudge ends it.
+            self._failures += 1
+            await self._nudged_within(min(SPIN_CAP, 2.0 ** (self._failures - 1)) if self._failures > 1 else 0.0)
+            return await self._ask()
+        self._failures = 0
+        if report.unrecorded is not None:
+            return await workflow.execute_activity(
+                contract.record,
+                contract.RecordOrder(self._start.key, self._start.generation, number, report.unrecorded),
+                start_to_close_timeout=LEDGER_LIMIT,
+                retry_policy=LEDGER_RETRY,
+            )
+        return report.instruction or await self._ask()
+
+    def _show(self, instruction: Instruction) -> None:
+        key, state = self._start.key, instruction.state or self._shown
+        hint = f" Settle it with `./duly resolve {key} …`." if state in _SHOWN else ""
+        workflow.set_current_details(f"**{state}**: {instruction.reason or instruction.act}.{hint}")
+        if (
+            state != self._shown
+            and (state in _SHOWN or self._shown in _SHOWN)
+            and contract.STATE_ATTRIBUTE in self._start.attributes
+        ):
+            workflow.upsert_search_attributes([_STATE.value_set(state)])
+        self._shown = state
+
+    @workflow.signal(name=contract.NUDGE, description="Look at the ledger again. Carries nothing.")
+    def nudge(self, *_anything: Any) -> None:
+        """Wake up."""
+        self._nudged = True
+
+    @workflow.signal(
+        name=contract.RESOLVE,
+        description='Settle an unknown: {"choice": "delivered" | "abandon", "reason": "…", "reference": "…"}',
+    )
+    async def resolve(self, first: Any = None, *more: Any) -> None:
+        """Accepts anything: what cannot be read is kept as evidence, so that nothing wedges or vanishes."""
+        await self._hand_over(contract.RESOLVE, [] if first is None and not more else [first, *more])
+
+    @workflow.signal(dynamic=True)
+    async def anything_else(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """A signal that nobody defined: kept as evidence."""
+        texts = [value.payload.data.decode("utf-8", "replace")[:2000] for value in arguments]
+        await self._hand_over(name, list(texts))
+
+    async def _hand_over(self, name: str, arguments: list[Any]) -> None:
+        number = self._received[name] = self._received.get(name, 0) + 1
+        await workflow.execute_activity(
+            contract.settle,
+            contract.Received(self._start.key, name, number, arguments),
+            start_to_close_timeout=LEDGER_LIMIT,
+            retry_policy=LEDGER_RETRY,
+        )
+        self._nudged = True
