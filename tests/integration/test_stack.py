@@ -19,15 +19,16 @@ from stack.process import AlreadyRunningError, StackError, answers_ok
 from stack.state import REPOSITORY, Ports
 from stack.temporal import HEADLESS
 
-# Runs a stack in a process of its own, as `./duly up` does. Arguments: home, then four ports.
+# Runs a stack in a process of its own, as `./duly up` does. Arguments: home, whether with a worker, then four ports.
 SERVE = """
 import sys
 from pathlib import Path
+from stack import serve
 from stack.local import Stack
-from stack.serve import serve
 from stack.state import Ports
-serve(Stack(Path(sys.argv[1]), ports=Ports(*map(int, sys.argv[2:])), with_worker=False, external=False, quick=True,
-            progress=lambda line: print(line, flush=True)))
+serve.SHORTEST_LIFE = 0
+serve.serve(Stack(Path(sys.argv[1]), ports=Ports(*map(int, sys.argv[3:])), with_worker=sys.argv[2] == "worker",
+                  external=False, quick=True, progress=lambda line: print(line, flush=True)))
 """
 
 
@@ -51,10 +52,11 @@ def small(home: Path, *, ports: Ports | None = None, lines: list[str] | None = N
     )
 
 
-def serve(home: Path, ports: Ports) -> subprocess.Popen[str]:
-    numbers = [str(port) for port in (ports.temporal, ports.ui, ports.sandbox, ports.health)]
+def serve(home: Path, ports: Ports, *, worker: bool = False) -> subprocess.Popen[str]:
+    arguments = [str(home), "worker" if worker else "none"]
+    arguments += [str(port) for port in (ports.temporal, ports.ui, ports.sandbox, ports.health)]
     return subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(home), *numbers], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        [sys.executable, "-c", SERVE, *arguments], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )
 
 
@@ -157,6 +159,36 @@ def test_a_killed_stack_leaves_no_orphan_and_starts_again_on_its_data(home: Path
     wait_for(lambda: state.read(home) is None, "the file of the killed stack counts for nothing")
     with small(home, ports=ports) as stack:
         assert marked(stack.database_url())
+
+
+def test_a_killed_worker_is_started_again_and_term_lets_it_drain_first(home: Path) -> None:
+    ports = Ports.free()
+    process = serve(home, ports, worker=True)
+    lines = lines_until_ready(process)
+    assert f"worker: ready, health at http://127.0.0.1:{ports.health}" in lines
+    before = state.read(home)
+    assert before is not None
+    os.kill(before.pids["worker 1"], signal.SIGKILL)
+
+    def another() -> bool:
+        now = state.read(home)
+        return now is not None and now.pids["worker 1"] != before.pids["worker 1"]
+
+    wait_for(another, "another worker is ready", limit=60)
+    after = state.read(home)
+    assert after is not None
+    process.terminate()
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "the worker ended (code 137)" in rest
+    assert rest.splitlines()[-4:] == [
+        "worker: stopping",
+        "sandbox: stopping",
+        "temporal: stopping",
+        "postgres: stopping",
+    ]
+    assert all(gone(pid) for pid in after.pids.values())
+    assert "stopped" in (home / "logs" / "worker.log").read_text().splitlines()[-1]
 
 
 def test_a_second_stack_on_the_same_home_is_told_that_one_runs(home: Path) -> None:
