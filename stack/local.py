@@ -3,6 +3,7 @@
 Plain blocking code, for commands and for fixtures. Every program runs under a guard, so none outlives this process.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -130,6 +131,7 @@ class Stack:
         self.wait_sandbox()
         self.progress(f"sandbox: ready at {self.addresses.sandbox_url}")
         if self.with_worker:
+            self.progress("worker: starting")
             self.start_worker(health_port=self.ports.health)
             self.progress(f"worker: ready, health at {self.addresses.health_url}")
         self.write_state()
@@ -229,7 +231,8 @@ class Stack:
     ) -> Process:
         """One more worker.py on this stack, ready unless `wait` is false. `environment` is added to what it gets."""
         port = health_port or state.free_ports(1)[0]
-        number = len(self.workers) + 1
+        taken = {one.name for one in self.workers}
+        number = next(number for number in itertools.count(1) if f"worker {number}" not in taken)
         worker = Process(
             f"worker {number}",
             [sys.executable, str(REPOSITORY / "worker.py")],
@@ -243,6 +246,11 @@ class Stack:
         if wait:
             worker.wait_until(lambda: answers_ok(port, "/ready"), limit=WORKER_LIMIT)
         return worker
+
+    def stop_worker(self, worker: Process, *, kill: bool = False) -> None:
+        """Stops one, running or not, and forgets it."""
+        worker.kill() if kill else worker.stop()
+        self.workers.remove(worker)
 
     def environment(self) -> dict[str, str]:
         """What a worker or a command needs in its environment to use this stack. Raises StackError before `start`."""

@@ -4,14 +4,16 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from stack import database as databases
+from stack import temporal
 from stack.local import DATABASE, Stack
 from stack.place import temporary_home
+from stack.process import Process
 from stack.state import Ports
 from stack.temporal import HEADLESS, QUICK_TIMERS
 from tests.harness import Site, make_namespace
@@ -63,6 +65,32 @@ def site(stack_env: Stack, database: str, worker_database: str, tmp_path: Path) 
     made.configure()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def namespace(stack_env: Stack) -> str:
+    """A Temporal namespace of the test's own: no other test's workflows, search attributes registered."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    temporal.create_namespace(f"127.0.0.1:{stack_env.ports.temporal}", name)
+    return name
+
+
+@pytest.fixture
+def start_worker(stack_env: Stack, worker_database: str, namespace: str) -> Iterator[Callable[..., Process]]:
+    """Starts worker.py processes on this test's database and namespace; what still runs at the end is killed.
+
+    Arguments: environment variables to add, and `wait=False` for one that is to die before it is ready.
+    """
+    started: list[Process] = []
+
+    def start(*, wait: bool = True, **environment: str) -> Process:
+        where = {"DULY_DATABASE_URL": worker_database, "TEMPORAL_NAMESPACE": namespace}
+        started.append(stack_env.start_worker({**where, **environment}, wait=wait))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        stack_env.stop_worker(worker, kill=True)
 
 
 @pytest.hookimpl(trylast=True)
