@@ -88,7 +88,12 @@ BEGIN
     RETURN duly._not_granted(duly._arm(p_key));
   ELSIF v_now < greatest(v_op.due_at, v_op.retry_at) THEN
     RETURN duly._hold(v_op, greatest(v_op.due_at, v_op.retry_at), v_now, coalesce(v_op.waiting_for, 'due'));
-  ELSIF v_connection.held IS NOT NULL THEN
+  END IF;
+  IF v_connection.held IS NOT NULL THEN
+    -- Read again under a lock: a release at this moment either is seen here or sees that this row waits.
+    SELECT * INTO v_connection FROM duly.connection c WHERE c.name = v_kind.connection FOR SHARE;
+  END IF;
+  IF v_connection.held IS NOT NULL THEN
     RETURN duly._hold(v_op, v_op.deadline, v_now, 'connection ' || v_connection.name || ' is held');
   ELSIF v_connection.not_before > v_now THEN
     RETURN duly._hold(v_op, v_connection.not_before, v_now, 'connection ' || v_connection.name || ' is throttled');
