@@ -58,7 +58,7 @@ _CLASSES = MappingProxyType(
         "5xx": frozenset({O.UNKNOWN}),
     }
 )
-_STATUS = re.compile(r"[2-5]\d\d")
+_STATUS = re.compile(r"[2-5][0-9][0-9]")
 
 
 def _permitted(status: int) -> frozenset[O]:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # Ten digits are three centuries of seconds: more is a slip of the keyboard, not a wish.
-_FORM = re.compile(r"(\d{1,10}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+_FORM = re.compile(r"(\d{1,10}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(text: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from provider.clock import boottime
@@ -35,3 +36,10 @@ def assert_answered(exchange: Exchange, status: int, seen: Seen) -> None:
     assert exchange.sent
     assert seen.connections == 1, "sent again"
     assert len(seen.requests) == 1
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

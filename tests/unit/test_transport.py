@@ -11,7 +11,7 @@ import pytest
 from provider import transport as module
 from provider.clock import boottime
 from provider.transport import Phase, Transport
-from tests.unit.exchanges import assert_answered, assert_not_sent, call
+from tests.unit.exchanges import assert_answered, assert_not_sent, call, free_port
 from tests.unit.raw_server import CREATED, LIMIT, Peer, created_with, replying, serving, tls_files
 
 
@@ -23,13 +23,6 @@ async def transport() -> AsyncIterator[Transport]:
 
 
 # -- not sent ---------------------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def test_a_refused_connection_is_not_sent_and_says_why(transport: Transport) -> None:
