@@ -16,9 +16,12 @@ BEGIN
       END;
     END IF;
   END LOOP;
-  IF NOT pg_has_role(current_user, 'duly_ledger', 'MEMBER') THEN
+  BEGIN
+    -- Since Postgres 16 whoever creates a role may administer it, but not act as it, until that is granted.
     EXECUTE format('GRANT duly_ledger TO %I', current_user);
-  END IF;
+  EXCEPTION
+    WHEN insufficient_privilege THEN NULL;         -- an administrator granted it, or SET ROLE below says what is missing
+  END;
 END $$;
 
 CREATE SCHEMA IF NOT EXISTS duly;
