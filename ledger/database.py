@@ -28,6 +28,8 @@ def connect(url: str, pool_size: int = 10, statement_timeout_ms: int = STATEMENT
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=10,  # seconds; a claim that cannot get a connection must not be sent
+        # Named in every BEGIN: under a stricter default the checks after a lock would read what was true before it.
+        isolation_level="READ COMMITTED",
         pool_pre_ping=False,  # a cut connection is an answer that every caller handles
         connect_args={"prepare_threshold": None, "connect_timeout": 5, "application_name": "duly"},
     )

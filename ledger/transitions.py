@@ -24,7 +24,8 @@ from ledger.answers import Answer, Claimed, Decided, Dispatch, Reply, Scheduled,
 def _statement(name: str, arguments: str, json: Sequence[str]) -> TextClause:
     # Both come from the constants below, never from input.
     statement = text(f"SELECT * FROM duly.{name}({arguments})")  # noqa: S608
-    return statement.bindparams(*(bindparam(parameter, type_=JSONB) for parameter in json))
+    # None is SQL's NULL; without none_as_null it would be JSON's null, which is something.
+    return statement.bindparams(*(bindparam(parameter, type_=JSONB(none_as_null=True)) for parameter in json))
 
 
 def _function(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
