@@ -52,6 +52,7 @@ MOVES: dict[State, frozenset[State]] = {
             State.CALLING,
             State.UNKNOWN,  # Temporal knows a run that the ledger does not: an older ledger was restored
             State.DELIVERED,  # a late reply withdraws a repeat that nobody has claimed yet
+            State.ACCEPTED,  # the same
             State.REJECTED,
             State.EXPIRED,
             State.EXHAUSTED,
@@ -91,7 +92,17 @@ MOVES: dict[State, frozenset[State]] = {
             State.ABANDONED,
         }
     ),
-    State.BLOCKED: frozenset({State.SCHEDULED, State.EXPIRED, State.CANCELLED, State.SUPERSEDED, State.ABANDONED}),
+    State.BLOCKED: frozenset(
+        {
+            State.SCHEDULED,
+            State.DELIVERED,  # a late reply to an earlier attempt
+            State.ACCEPTED,  # the same
+            State.EXPIRED,
+            State.CANCELLED,
+            State.SUPERSEDED,
+            State.ABANDONED,
+        }
+    ),
     **{ending: frozenset() for ending in ENDINGS},
 }
 

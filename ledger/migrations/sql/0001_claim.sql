@@ -25,7 +25,8 @@ CREATE FUNCTION duly._granted(p_op duly.operation, p_kind duly.kind, p_attempt d
 CREATE FUNCTION duly._hold(p_op duly.operation, p_until timestamptz, p_now timestamptz, p_for text) RETURNS duly.claimed
   LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_delay bigint := duly._delay_ms(least(p_until, p_op.deadline), p_now);
+  -- Past its deadline only a quarantine holds it: then there is nothing to be punctual for.
+  v_delay bigint := duly._delay_ms(CASE WHEN p_op.deadline > p_now THEN least(p_until, p_op.deadline) ELSE p_until END, p_now);
 BEGIN
   UPDATE duly.operation o SET waiting_for = p_for, in_hand = false, redispatches = 0, dispatch_error = NULL,
     wake_at = p_now + v_delay * interval '1 millisecond' + duly._grace()
@@ -47,6 +48,10 @@ DECLARE
   v_before text;
   v_attempt duly.attempt;
 BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    PERFORM duly._refuse('a claim needs READ COMMITTED: its checks must see what was committed while it waited for the locks',
+      'Begin the transaction with ISOLATION LEVEL READ COMMITTED.', '25001');
+  END IF;
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
     PERFORM set_config('synchronous_commit', 'on', true);  -- a claim that a crash could forget would be sent again
   END IF;
@@ -89,7 +94,7 @@ BEGIN
   ELSIF v_now < greatest(v_op.due_at, v_op.retry_at) THEN
     RETURN duly._hold(v_op, greatest(v_op.due_at, v_op.retry_at), v_now, coalesce(v_op.waiting_for, 'due'));
   END IF;
-  IF v_connection.held IS NOT NULL THEN
+  IF v_connection.held IS NOT NULL OR v_connection.not_before > v_now THEN
     -- Read again under a lock: a release at this moment either is seen here or sees that this row waits.
     SELECT * INTO v_connection FROM duly.connection c WHERE c.name = v_kind.connection FOR SHARE;
   END IF;

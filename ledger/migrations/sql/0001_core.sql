@@ -42,7 +42,9 @@ BEGIN
     RETURN false;
   END IF;
   INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
-  VALUES (p_op.key, v_now, p_op.state, p_after, p_who, p_why, nullif(p_op.attempts, 0), p_detail);
+  VALUES (p_op.key, v_now, p_op.state, p_after, p_who, p_why, nullif(p_op.attempts, 0),
+    CASE WHEN p_after = 'delivered' THEN coalesce(p_detail, '{}') || jsonb_strip_nulls(
+      jsonb_build_object('settled_by', p_settled_by, 'reference', p_reference)) ELSE p_detail END);
   IF p_op.subject IS NOT NULL AND p_op.state IN ('calling', 'accepted', 'unknown')
      AND p_after NOT IN ('calling', 'accepted', 'unknown') THEN
     -- A settled predecessor wakes those that wait for it. The subject lock makes this race-free.
@@ -111,26 +113,39 @@ CREATE FUNCTION duly._lease_over(p_op duly.operation, p_who text, p_why text) RE
 BEGIN
   UPDATE duly.attempt a SET outcome = 'unknown', recorded_at = duly.now(), detail = p_why
   WHERE a.key = p_op.key AND a.number = p_op.attempts AND a.outcome IS NULL;
+  -- It counts as an attempt, or a payload that kills its worker would be tried for ever.
+  UPDATE duly.operation o SET spent = o.spent + 1 WHERE o.key = p_op.key;
   PERFORM duly._move(p_op, 'unknown', p_who, p_why, p_wake_at => duly.now());
 END $$;
 
--- "Absent" and "not delivered" come here: every open attempt is resolved as without effect, and the operation goes on.
-CREATE FUNCTION duly._again(
-  p_op duly.operation, p_who text, p_why text, p_detail jsonb, p_resolved int, p_delay interval, p_spent int
+-- No attempt is in doubt any more and this one had no effect: what follows. p_next is what the outcome alone would make
+-- of it (scheduled, rejected or blocked); a delivered earlier attempt, a stop or a newer version comes first.
+CREATE FUNCTION duly._without_effect(
+  p_op duly.operation, p_who text, p_why text, p_detail jsonb, p_resolved int, p_delay interval, p_next text DEFAULT 'scheduled'
 ) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_kind duly.kind;
   v_now timestamptz := duly.now();
   v_newest bigint;
+  v_delivered duly.attempt;
 BEGIN
   SELECT * INTO v_kind FROM duly.kind k WHERE k.name = p_op.kind;
   SELECT s.newest_version INTO v_newest FROM duly.subject s WHERE s.subject = p_op.subject;
-  IF p_op.stop_requested IS NOT NULL THEN
+  -- Its late reply came while a newer attempt was in flight and was kept as evidence until now.
+  SELECT * INTO v_delivered FROM duly.attempt a WHERE a.key = p_op.key AND a.outcome = 'delivered' ORDER BY a.number LIMIT 1;
+  IF FOUND THEN
+    PERFORM duly._move(p_op, 'delivered', p_who, p_why || '; attempt ' || v_delivered.number || ' was delivered', p_detail,
+                       p_settled_by => 'reply', p_reference => v_delivered.provider_reference);
+  ELSIF p_op.stop_requested IS NOT NULL THEN
     PERFORM duly._move(p_op, 'cancelled', p_who, p_why || '; stop was requested: ' || p_op.stop_requested, p_detail, p_resolved);
+  ELSIF p_next = 'rejected' THEN
+    PERFORM duly._move(p_op, 'rejected', p_who, p_why, p_detail, p_resolved);
   ELSIF v_newest > p_op.version THEN
     PERFORM duly._move(p_op, 'superseded', p_who, p_why || '; version ' || v_newest || ' took its place', p_detail, p_resolved);
-  ELSIF p_spent >= v_kind.max_attempts THEN
-    PERFORM duly._move(p_op, 'exhausted', p_who, p_why || '; ' || p_spent || ' attempts used', p_detail, p_resolved);
+  ELSIF p_next = 'blocked' THEN
+    PERFORM duly._move(p_op, 'blocked', p_who, p_why, p_detail, p_resolved);
+  ELSIF p_op.spent >= v_kind.max_attempts THEN
+    PERFORM duly._move(p_op, 'exhausted', p_who, p_why || '; ' || p_op.spent || ' attempts used', p_detail, p_resolved);
   ELSIF v_now + p_delay + v_kind.call_limit > p_op.deadline THEN
     PERFORM duly._move(p_op, 'expired', p_who, p_why || '; no call would fit before the deadline', p_detail, p_resolved);
   ELSE

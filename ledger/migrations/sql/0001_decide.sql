@@ -9,11 +9,11 @@ DECLARE
   v_named int[];
 BEGIN
   WITH named AS (
-    UPDATE duly.attempt a SET resolved_at = duly.now(), resolved_by = 'decision ' || p_op.pending_decision
+    UPDATE duly.attempt a SET resolved_at = duly.now(), resolved_by = 'decision ' || p_op.pending_decision, effect = false
     WHERE a.key = p_op.key AND a.resolved_at IS NULL RETURNING a.number)
   SELECT array_agg(n.number ORDER BY n.number) INTO v_named FROM named n;
-  PERFORM duly._again(p_op, p_who, 'decision ' || p_op.pending_decision || ': not delivered',
-    jsonb_build_object('decision', p_op.pending_decision, 'attempts', v_named), p_op.open_attempts, interval '0', p_op.spent);
+  PERFORM duly._without_effect(p_op, p_who, 'decision ' || p_op.pending_decision || ': not delivered',
+    jsonb_build_object('decision', p_op.pending_decision, 'attempts', v_named), p_op.open_attempts, interval '0');
 END $$;
 
 CREATE FUNCTION duly._decide(
@@ -32,9 +32,9 @@ BEGIN
   IF p_choice IS NULL OR p_choice NOT IN ('delivered', 'not delivered', 'abandon') THEN
     PERFORM duly._refuse('choice ' || coalesce(quote_literal(p_choice), 'NULL') || ' is not known', 'One of: delivered, not delivered, abandon.');
   ELSIF coalesce(length(trim(p_reason)), 0) < 5 THEN
-    PERFORM duly._refuse('reason for deciding on ' || p_key || ' is missing or too short', 'Say in a few words how you know; it is kept.');
+    PERFORM duly._refuse('reason for deciding on ' || coalesce(p_key, 'NULL') || ' is missing or too short', 'Say in a few words how you know; it is kept.');
   ELSIF p_choice = 'delivered' AND coalesce(trim(p_reference), '') = '' AND p_evidence IS NULL THEN
-    PERFORM duly._refuse('reference for ' || p_key || ' is missing', 'Give the provider''s reference of the effect, or evidence.');
+    PERFORM duly._refuse('reference for ' || coalesce(p_key, 'NULL') || ' is missing', 'Give the provider''s reference of the effect, or evidence.');
   END IF;
   v_op := duly._lock(p_key);
   IF v_op.key IS NULL THEN
@@ -68,7 +68,9 @@ BEGIN
     VALUES (p_key, p_choice, p_reason, p_reference, p_evidence, v_op.state, v_op.attempts, p_right, p_label, v_now, v_effective)
     RETURNING id INTO v_id;
   IF p_choice = 'delivered' THEN
-    UPDATE duly.attempt a SET resolved_at = v_now, resolved_by = 'decision ' || v_id WHERE a.key = p_key AND a.resolved_at IS NULL;
+    -- Which of several open attempts had the effect, nobody says.
+    UPDATE duly.attempt a SET resolved_at = v_now, resolved_by = 'decision ' || v_id, effect = CASE v_op.open_attempts WHEN 1 THEN true END
+      WHERE a.key = p_key AND a.resolved_at IS NULL;
     PERFORM duly._move(v_op, 'delivered', v_who, 'decision ' || v_id || ': ' || p_reason, jsonb_build_object('decision', v_id),
       p_settled_by => 'person', p_reference => p_reference);
   ELSIF p_choice = 'abandon' THEN
@@ -136,19 +138,26 @@ DECLARE
   v_connection duly.connection;
 BEGIN
   IF coalesce(length(trim(release_connection.reason)), 0) < 5 THEN
-    PERFORM duly._refuse('reason for releasing ' || release_connection.name || ' is missing or too short', 'Say what was mended.');
+    PERFORM duly._refuse('reason for releasing ' || coalesce(release_connection.name, 'NULL') || ' is missing or too short', 'Say what was mended.');
   END IF;
   SELECT * INTO v_connection FROM duly.connection c WHERE c.name = release_connection.name FOR UPDATE;
   IF NOT FOUND THEN
     PERFORM duly._refuse('connection ' || coalesce(quote_literal(release_connection.name), 'NULL') || ' is not known', 'See duly.toml.', 'P0002');
-  ELSIF v_connection.held IS NULL THEN
-    RETURN (v_connection.name, 'open', false, 'it was not held')::duly.answer;
+  ELSIF v_connection.held IS NULL AND coalesce(v_connection.not_before, '-infinity') <= duly.now() THEN
+    RETURN (v_connection.name, 'open', false, 'it was neither held nor throttled')::duly.answer;
   END IF;
-  UPDATE duly.connection c SET held = NULL, held_at = NULL WHERE c.name = v_connection.name;
-  INSERT INTO duly.history (key, at, before, after, who, why)
-    SELECT o.key, duly.now(), o.state, o.state, session_user, 'connection ' || v_connection.name || ' released: ' || release_connection.reason
-    FROM duly.operation o WHERE o.state = 'scheduled' AND o.waiting_for = 'connection ' || v_connection.name || ' is held';
-  UPDATE duly.operation o SET wake_at = duly.now(), waiting_for = NULL
-    WHERE o.state = 'scheduled' AND o.waiting_for = 'connection ' || v_connection.name || ' is held';
+  UPDATE duly.connection c SET held = NULL, held_at = NULL, not_before = NULL WHERE c.name = v_connection.name;
+  -- A row that somebody works on is skipped, so that nobody waits in the other order: a claim reads the connection
+  -- again under its lock before it decides to wait, so it sees this release.
+  WITH waiting AS MATERIALIZED (
+    SELECT o.key FROM duly.operation o WHERE o.state = 'scheduled' AND o.waiting_for IN
+      ('connection ' || v_connection.name || ' is held', 'connection ' || v_connection.name || ' is throttled')
+    FOR UPDATE SKIP LOCKED),
+  woken AS (
+    UPDATE duly.operation o SET wake_at = duly.now(), waiting_for = NULL FROM waiting w WHERE o.key = w.key
+    RETURNING o.key, o.state, o.attempts)
+  INSERT INTO duly.history (key, at, before, after, who, why, attempt)
+    SELECT w.key, duly.now(), w.state, w.state, session_user,
+      'connection ' || v_connection.name || ' released: ' || release_connection.reason, nullif(w.attempts, 0) FROM woken w;
   RETURN (v_connection.name, 'open', true, 'released')::duly.answer;
 END $$;

@@ -75,7 +75,8 @@ BEGIN
     VALUES (p_key, v_op.attempts + 1, gen_random_uuid(), v_op.generation, v_op.epoch, p_who, p_run_id,
       duly._idempotency_key(v_op), 'unknown', v_now, v_now, v_now, 'unknown', v_now, p_cause);
   UPDATE duly.operation o SET attempts = o.attempts + 1, open_attempts = o.open_attempts + 1, state = 'unknown',
-    state_since = v_now, wake_at = v_now, in_hand = false, lease_until = v_now
+    state_since = v_now, wake_at = v_now, in_hand = false, lease_until = v_now,
+    retry_at = NULL, waiting_for = NULL, spent = o.spent + 1
     WHERE o.key = p_key AND o.state = 'scheduled' AND o.attempts = v_op.attempts;
   INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
     VALUES (p_key, v_now, v_op.state, 'unknown', p_who, p_cause, v_op.attempts + 1, jsonb_build_object('run_id', p_run_id));

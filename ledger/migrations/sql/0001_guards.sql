@@ -18,11 +18,11 @@ CREATE TRIGGER never_removed BEFORE DELETE OR TRUNCATE ON duly.attempt
 
 CREATE FUNCTION duly._guard_operation() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF (NEW.key, NEW.kind, NEW.payload_digest, NEW.created_at) IS DISTINCT FROM
-     (OLD.key, OLD.kind, OLD.payload_digest, OLD.created_at)
-     OR (NEW.subject, NEW.version) IS DISTINCT FROM (OLD.subject, OLD.version)
+  IF (NEW.key, NEW.kind, NEW.payload_digest, NEW.created_at, NEW.created_by) IS DISTINCT FROM
+     (OLD.key, OLD.kind, OLD.payload_digest, OLD.created_at, OLD.created_by)
+     OR (NEW.subject, NEW.version, NEW.tenant) IS DISTINCT FROM (OLD.subject, OLD.version, OLD.tenant)
      OR NEW.payload IS DISTINCT FROM OLD.payload THEN
-    RAISE EXCEPTION 'key, kind, subject, version and payload of % are frozen', OLD.key USING ERRCODE = '42501';
+    RAISE EXCEPTION 'key, kind, subject, version, tenant and payload of % are frozen', OLD.key USING ERRCODE = '42501';
   END IF;
   IF NEW.state <> OLD.state
      AND NOT EXISTS (SELECT FROM duly.move m WHERE m.before = OLD.state AND m.after = NEW.state) THEN
@@ -41,7 +41,8 @@ BEGIN
   IF (NEW.key, NEW.number, NEW.token, NEW.idempotency_key, NEW.claimed_at, NEW.send_before, NEW.lease_until)
      IS DISTINCT FROM (OLD.key, OLD.number, OLD.token, OLD.idempotency_key, OLD.claimed_at, OLD.send_before, OLD.lease_until)
      OR (OLD.outcome IS NOT NULL AND OLD.outcome <> 'unknown' AND NEW.outcome IS DISTINCT FROM OLD.outcome)
-     OR (OLD.resolved_at IS NOT NULL AND NEW.resolved_at IS NULL) THEN
+     -- Believed to be without effect, and then the provider's late word that it is working on it: open again.
+     OR (OLD.resolved_at IS NOT NULL AND NEW.resolved_at IS NULL AND NOT (OLD.outcome = 'unknown' AND NEW.outcome = 'accepted')) THEN
     RAISE EXCEPTION 'attempt % of % is on record already', OLD.number, OLD.key USING ERRCODE = '42501';
   END IF;
   RETURN NEW;

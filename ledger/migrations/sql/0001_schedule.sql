@@ -18,6 +18,8 @@ CREATE FUNCTION duly._check_times(p_key text, p_due_at timestamptz, p_deadline t
 BEGIN
   IF p_due_at IS NULL OR p_deadline IS NULL THEN
     PERFORM duly._refuse('due_at and deadline of ' || p_key || ' must be given', 'Both are times with a zone.');
+  ELSIF NOT isfinite(p_due_at) OR NOT isfinite(p_deadline) THEN
+    PERFORM duly._refuse('due_at or deadline of ' || p_key || ' is infinite', 'Both are times with a zone.');
   ELSIF p_due_at > p_now + interval '100 years' OR p_deadline > p_now + interval '200 years' THEN
     PERFORM duly._refuse('due_at or deadline of ' || p_key || ' lies more than a century ahead: due ' || p_due_at || ', deadline ' || p_deadline,
                          'That is a slip of the pen. Give a time within the next hundred years.');
@@ -38,7 +40,7 @@ CREATE FUNCTION duly.schedule(
 DECLARE
   v_kind duly.kind;
   v_op duly.operation;
-  v_now timestamptz := duly.now();
+  v_now timestamptz;
   v_digest text;
   v_newest duly.subject;
   v_missing text;
@@ -76,6 +78,7 @@ BEGIN
     INSERT INTO duly.subject VALUES (schedule.subject, schedule.version, schedule.key) ON CONFLICT DO NOTHING;
     SELECT * INTO v_newest FROM duly.subject s WHERE s.subject = schedule.subject FOR UPDATE;
   END IF;
+  v_now := duly.now();                                     -- after the lock, never before
   SELECT * INTO v_op FROM duly.operation o WHERE o.key = schedule.key;
   IF NOT FOUND THEN
     PERFORM duly._check_times(schedule.key, schedule.due_at, schedule.deadline, v_now);
@@ -94,7 +97,8 @@ BEGIN
         schedule.trace_context, schedule.due_at, schedule.deadline, 'scheduled', v_now, schedule.due_at - v_kind.start_lead, v_now)
       ON CONFLICT (key) DO NOTHING RETURNING * INTO v_op;
     IF v_op.key IS NOT NULL THEN
-      INSERT INTO duly.history (key, at, before, after, who, why) VALUES (schedule.key, v_now, NULL, 'scheduled', session_user, 'scheduled');
+      INSERT INTO duly.history (key, at, before, after, who, why, detail) VALUES (schedule.key, v_now, NULL, 'scheduled', session_user, 'scheduled',
+        jsonb_build_object('due', duly._utc(v_op.due_at), 'deadline', duly._utc(v_op.deadline)));
       IF schedule.subject IS NOT NULL THEN
         UPDATE duly.subject s SET newest_version = schedule.version, newest_key = schedule.key WHERE s.subject = schedule.subject;
         FOR v_old IN SELECT * FROM duly.operation o WHERE o.subject = schedule.subject AND o.version < schedule.version
@@ -133,7 +137,7 @@ DECLARE
   v_op duly.operation;
 BEGIN
   IF coalesce(length(trim(cancel.reason)), 0) = 0 THEN
-    PERFORM duly._refuse('reason for cancelling ' || cancel.key || ' is missing', 'Say why; it is kept.');
+    PERFORM duly._refuse('reason for cancelling ' || coalesce(cancel.key, 'NULL') || ' is missing', 'Say why; it is kept.');
   END IF;
   v_op := duly._lock(cancel.key);
   IF v_op.key IS NULL THEN
@@ -146,8 +150,9 @@ BEGIN
     RETURN (v_op.key, 'cancelled', true, 'cancelled; no call will be made')::duly.answer;
   END IF;
   UPDATE duly.operation o SET stop_requested = coalesce(o.stop_requested, cancel.reason), wake_at = duly.now() WHERE o.key = v_op.key;
-  INSERT INTO duly.history (key, at, before, after, who, why, attempt)
-    VALUES (v_op.key, duly.now(), v_op.state, v_op.state, session_user, 'stop requested: ' || cancel.reason, nullif(v_op.attempts, 0));
+  INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
+    VALUES (v_op.key, duly.now(), v_op.state, v_op.state, session_user, 'stop requested: ' || cancel.reason, nullif(v_op.attempts, 0),
+      jsonb_build_object('stop_requested', coalesce(v_op.stop_requested, cancel.reason)));
   RETURN (v_op.key, v_op.state, false, 'too late to be sure: attempt ' || v_op.attempts || ' may have been sent (' || v_op.state
     || '). No further attempt will start; proof of no effect ends it as cancelled')::duly.answer;
 END $$;
@@ -160,7 +165,7 @@ DECLARE
   v_lead interval;
 BEGIN
   IF coalesce(length(trim(reschedule.reason)), 0) = 0 THEN
-    PERFORM duly._refuse('reason for rescheduling ' || reschedule.key || ' is missing', 'Say why; it is kept.');
+    PERFORM duly._refuse('reason for rescheduling ' || coalesce(reschedule.key, 'NULL') || ' is missing', 'Say why; it is kept.');
   END IF;
   v_op := duly._lock(reschedule.key);
   IF v_op.key IS NULL THEN

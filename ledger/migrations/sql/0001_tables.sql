@@ -27,11 +27,11 @@ CREATE TABLE duly.move (
 );
 INSERT INTO duly.move
 SELECT v.before, unnest(v.after) FROM (VALUES
-  ('scheduled', ARRAY['calling','unknown','delivered','rejected','expired','exhausted','cancelled','superseded','ineligible','blocked']),
+  ('scheduled', ARRAY['calling','unknown','delivered','accepted','rejected','expired','exhausted','cancelled','superseded','ineligible','blocked']),
   ('calling', ARRAY['delivered','accepted','scheduled','unknown','rejected','expired','exhausted','cancelled','superseded','blocked']),
   ('accepted', ARRAY['delivered','rejected','unknown','abandoned']),
   ('unknown', ARRAY['calling','delivered','accepted','scheduled','rejected','expired','exhausted','cancelled','superseded','blocked','abandoned']),
-  ('blocked', ARRAY['scheduled','expired','cancelled','superseded','abandoned'])
+  ('blocked', ARRAY['scheduled','delivered','accepted','expired','cancelled','superseded','abandoned'])
 ) AS v(before, after);
 
 -- What follows each outcome: the same table as reconcile/policy.py. The database enforces it, whoever records.
@@ -118,18 +118,25 @@ CREATE TABLE duly.operation (
   created_by text NOT NULL DEFAULT session_user,
   UNIQUE (subject, version),
   CHECK ((subject IS NULL) = (version IS NULL)),
-  CHECK (deadline > due_at),
+  CHECK (deadline > due_at AND isfinite(due_at) AND isfinite(deadline)),
   CHECK (spent BETWEEN 0 AND attempts AND open_attempts BETWEEN 0 AND attempts),
   CONSTRAINT ended_iff_ending CHECK ((ended_at IS NOT NULL) = (state IN
     ('delivered','rejected','expired','exhausted','cancelled','superseded','ineligible','abandoned'))),
   CONSTRAINT ended_never_wakes CHECK (ended_at IS NULL OR (wake_at IS NULL AND NOT in_hand)),
   CONSTRAINT doubt_hides_nothing CHECK (open_attempts = 0
     OR state IN ('calling','accepted','unknown','blocked','delivered','abandoned')),
+  CONSTRAINT in_doubt_has_an_open_attempt CHECK (open_attempts > 0 OR state NOT IN ('calling','accepted','unknown')),
+  CONSTRAINT in_flight_has_a_bound CHECK (lease_until IS NOT NULL OR state NOT IN ('calling','accepted')),
+  CONSTRAINT nothing_is_forgotten CHECK (wake_at IS NOT NULL OR ended_at IS NOT NULL
+    OR state = 'blocked' OR (state = 'unknown' AND pending_at IS NULL)),
   CONSTRAINT delivered_is_settled CHECK ((settled_by IS NOT NULL) = (state = 'delivered')),
   CONSTRAINT pending_has_time CHECK ((pending_decision IS NULL) = (pending_at IS NULL))
 );
 -- The sweep's index: neither future rows nor finished ones are on its path.
 CREATE INDEX operation_wake ON duly.operation (wake_at) WHERE wake_at IS NOT NULL;
+-- What a released connection wakes.
+CREATE INDEX operation_waiting ON duly.operation (waiting_for) WHERE state = 'scheduled' AND waiting_for IS NOT NULL;
+CREATE INDEX operation_not_started ON duly.operation (dispatched_at) WHERE dispatch_error IS NOT NULL;
 CREATE INDEX operation_in_hand ON duly.operation (dispatched_at) WHERE in_hand;
 CREATE INDEX operation_attention ON duly.operation (state, state_since)
   WHERE state IN ('calling', 'accepted', 'unknown', 'blocked');
@@ -160,9 +167,11 @@ CREATE TABLE duly.attempt (
   call_ms double precision,
   resolved_at timestamptz,                         -- NULL: it is not settled what this attempt did
   resolved_by text,
+  effect boolean,                                  -- what is believed of it: an effect, none; NULL: not known of this one
   PRIMARY KEY (key, number),
   CHECK ((outcome IS NULL) = (recorded_at IS NULL)),
-  CHECK ((resolved_at IS NULL) = (resolved_by IS NULL))
+  CHECK ((resolved_at IS NULL) = (resolved_by IS NULL)),
+  CHECK (resolved_at IS NOT NULL OR effect IS NULL)
 );
 
 CREATE TABLE duly.history (

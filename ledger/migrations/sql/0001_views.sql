@@ -9,11 +9,11 @@ CREATE VIEW duly.alerts AS
     FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.contradicted
   UNION ALL
   SELECT 'late', o.key, o.kind, k.owner, o.wake_at, coalesce(o.dispatch_error, 'due for over a minute and not handed over')
-    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.wake_at < duly.now() - interval '1 minute'
+    FROM duly.operation o JOIN duly.kind k ON k.name = o.kind WHERE o.wake_at < (SELECT duly.now() - interval '1 minute')
   UNION ALL
   SELECT 'not started', o.key, o.kind, k.owner, o.dispatched_at, o.dispatch_error
     FROM duly.operation o JOIN duly.kind k ON k.name = o.kind
-    WHERE o.dispatch_error IS NOT NULL AND o.ended_at IS NULL AND o.wake_at >= duly.now() - interval '1 minute'
+    WHERE o.dispatch_error IS NOT NULL AND o.ended_at IS NULL AND o.wake_at >= (SELECT duly.now() - interval '1 minute')
   UNION ALL
   SELECT 'connection held', c.name, NULL, NULL, c.held_at, c.held FROM duly.connection c WHERE c.held IS NOT NULL
   UNION ALL
