@@ -65,13 +65,9 @@ class Read:
 def read(content: bytes, format_: str, defaults: Defaults) -> Read:
     """Every row and every fault; never raises for what stands in the file."""
     found = Read()
-    try:
-        text = content.decode("utf-8-sig")  # Excel puts a mark before the first column's name
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        found.bad.append(Bad(line, "this is not UTF-8; save the file as UTF-8"))
-        return found
-    records = _csv(text, found) if format_ == "csv" else _jsonl(text, found)
+    text = decode(content, found.bad)
+    records: Iterator[tuple[int, Mapping[str, Any]]]
+    records = csv_records(text, found.bad) if format_ == "csv" else _jsonl(text, found.bad)
     for line, record in records:
         try:
             found.rows.append(_row(line, record, defaults))
@@ -85,8 +81,18 @@ class _RowError(Exception):
         self.faults = faults
 
 
-def _csv(text: str, found: Read) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Records with the line where each begins: a quoted cell may hold line ends."""
+def decode(content: bytes, bad: list[Bad]) -> str:
+    """The text of a file; empty, with a fault, when it is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")  # Excel puts a mark before the first column's name
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        bad.append(Bad(line, "this is not UTF-8; save the file as UTF-8"))
+        return ""
+
+
+def csv_records(text: str, bad: list[Bad]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Records with the line where each begins (a quoted cell may hold line ends). Empty cells are left out."""
     csv.field_size_limit(_CELL_LIMIT)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
@@ -95,7 +101,7 @@ def _csv(text: str, found: Read) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            found.bad.append(Bad(line, f"this is not CSV: {error}"))
+            bad.append(Bad(line, f"this is not CSV: {error}"))
             return
         if cells is None:
             break
@@ -105,14 +111,14 @@ def _csv(text: str, found: Read) -> Iterator[tuple[int, dict[str, Any]]]:
             header = [cell.strip() for cell in cells]
             fault = _header_fault(header)
             if fault:
-                found.bad.append(Bad(line, fault))
+                bad.append(Bad(line, fault))
                 return
         elif len(cells) != len(header):
-            found.bad.append(Bad(line, f"has {len(cells)} cells, and the header has {len(header)}"))
+            bad.append(Bad(line, f"has {len(cells)} cells, and the header has {len(header)}"))
         else:
             yield line, {name: cell for name, cell in zip(header, cells, strict=True) if cell != ""}
-    if header is None:
-        found.bad.append(Bad(1, "the file is empty; its first line must name the columns"))
+    if header is None and not bad:
+        bad.append(Bad(1, "the file is empty; its first line must name the columns"))
 
 
 def _header_fault(header: list[str]) -> str | None:
@@ -124,7 +130,7 @@ def _header_fault(header: list[str]) -> str | None:
     return "the header has a column without a name" if "" in header else None
 
 
-def _jsonl(text: str, found: Read) -> Iterator[tuple[int, dict[str, Any]]]:
+def _jsonl(text: str, bad: list[Bad]) -> Iterator[tuple[int, dict[str, Any]]]:
     # Not splitlines(): JSON text may hold U+2028, which is no end of line here.
     for line, record in enumerate(text.split("\n"), 1):
         if not record.strip():
@@ -132,7 +138,7 @@ def _jsonl(text: str, found: Read) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             value = parse_object(record)
         except ValueError as error:
-            found.bad.append(Bad(line, f"the line {error}"))
+            bad.append(Bad(line, f"the line {error}"))
         else:
             yield line, {name: part for name, part in value.items() if name == "payload" or part is not None}
 
