@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from provider.answers import DEFAULTS, AnswerTable, check_overrides
@@ -173,6 +175,16 @@ def test_a_date_counts_from_the_providers_own_clock() -> None:
     two_hours_fast = http_date(NOW + 7200)
     assert retry_after([http_date(NOW + 7230)], [two_hours_fast], NOW) == 30.0
     assert retry_after([http_date(NOW + 30)], ["no date"], NOW) == 30.0
+
+
+def test_an_http_date_is_gmt_wherever_the_worker_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert retry_after(["Sun Nov  6 08:50:37 1994"], [], NOW) == 60.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_of_several_hints_the_longest_holds_and_no_header_is_no_hint() -> None:
