@@ -189,7 +189,8 @@ class Books:
             case "ineligible":
                 await self.sql(
                     "WITH moved AS (UPDATE duly.operation o SET state = 'ineligible', state_since = t.at, "
-                    "ended_at = t.at, wake_at = NULL FROM (SELECT duly.now() AS at) t WHERE o.key = :key RETURNING t.at) "
+                    "ended_at = t.at, wake_at = NULL "
+                    "FROM (SELECT duly.now() AS at) t WHERE o.key = :key RETURNING t.at) "
                     "INSERT INTO duly.history (key, at, before, after, who, why) "
                     "SELECT :key, at, 'scheduled', 'ineligible', 'test', 'by hand' FROM moved",
                     key=key,
@@ -270,3 +271,17 @@ async def session(url: str, role: str | None = None) -> AsyncIterator[psycopg.As
 
 def tally(values: list[Any]) -> Counter[Any]:
     return Counter(values)
+
+
+@asynccontextmanager
+async def login(books: Books, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """A login of its own that has been granted this role and nothing else."""
+    name = f"test_{role}_{uuid4().hex[:8]}"
+    async with session(books.url) as admin:
+        await admin.execute(f"CREATE ROLE {name} LOGIN; GRANT {role} TO {name}".encode())
+    try:
+        async with session(psycopg.conninfo.make_conninfo(books.url, user=name)) as connection:
+            yield connection
+    finally:
+        async with session(books.url) as admin:
+            await admin.execute(f"DROP ROLE {name}".encode())

@@ -54,7 +54,9 @@ def test_whatever_is_in_doubt_can_become_unknown_and_be_proved(state: State) -> 
 
 
 def test_only_a_claim_sends() -> None:
-    assert {before for before, after in product(State, State) if may_follow(before, after) and after is State.CALLING} == {
+    assert {
+        before for before, after in product(State, State) if may_follow(before, after) and after is State.CALLING
+    } == {
         State.SCHEDULED,
         State.UNKNOWN,  # a permitted repeat
     }
@@ -80,4 +82,4 @@ def test_endings_despite_doubt_are_endings_and_the_dead_list_claims_no_effect() 
     assert ENDINGS_DESPITE_DOUBT < ENDINGS
     assert not UNCERTAIN & ENDINGS
     assert ENDINGS_DESPITE_DOUBT.isdisjoint(DEAD)
-    assert DEAD - ENDINGS == {State.BLOCKED}
+    assert {State.BLOCKED} == DEAD - ENDINGS
