@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -39,20 +38,19 @@ for _module in (setup, schedule, import_file, look, change, dispatch, passed_on)
 
 def main(arguments: list[str]) -> NoReturn:
     """Runs one command and ends the process with its exit code."""
+    leave(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command and returns its exit code."""
     debug = False
     if not PASSED_ON.intersection(arguments[:2]):
         debug = "--debug" in arguments
         arguments = [argument for argument in arguments if argument != "--debug"]
-    code: int | str | None = OK
     try:
         app(arguments, prog_name="duly")
     except SystemExit as exit_:  # typer's way to end, also after usage errors
-        code = exit_.code
-    except BrokenPipeError:
-        code = OK  # whoever read our output has seen enough
+        return exit_.code if isinstance(exit_.code, int) else OK
     except Exception as error:  # noqa: BLE001 - the last resort of a command: everything is reported, nothing hidden
-        code = report(error, debug=debug)
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    leave(code or OK)
+        return report(error, debug=debug)
+    return OK

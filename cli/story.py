@@ -88,10 +88,11 @@ def _events(found: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
     for row in found["decision"]:
         reference = f", reference {_fit(row['reference'])}" if row["reference"] else ""
         who = row["decided_by"] + (f" ({row['label']})" if row["label"] else "")
+        shown = _detail(row["evidence"])
         effective = f", effective {clock(row['effective_at'])}" if row["effective_at"] > row["at"] else ""
         yield (
             row["at"],
-            f"decision {row['id']}  {row['choice']}{reference}{effective}: {_fit(row['reason'])}  "
+            f"decision {row['id']}  {row['choice']}{reference}{effective}: {_fit(row['reason'])}{shown}  "
             f"[{_fit(who)}, {row['by_right']}]",
         )
 
