@@ -49,6 +49,8 @@ class Dispatcher:
         except (SQLAlchemyError, OSError) as error:
             # The class only: a database error's text may carry data.
             return self._say(f"the ledger is away: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001 (a worker that looks well and starts nothing is the worst of all)
+            return self._say(f"a defect of ours: {type(error).__name__}")
         if report.broker_trouble:
             return self._say(f"Temporal is away: {report.broker_trouble}")
         if self.trouble:

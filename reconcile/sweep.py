@@ -98,9 +98,14 @@ class Sweep:
         if rows:
             self.crash_point("dispatch_marked")
         batch = _Batch(deque(rows))
-        await asyncio.gather(*(self._starter(batch) for _ in range(min(STARTS_AT_ONCE, len(rows)))))
+        starters = (self._starter(batch) for _ in range(min(STARTS_AT_ONCE, len(rows))))
+        # All of them end before the next sweep may begin, also when one meets a database that is away.
+        ended = await asyncio.gather(*starters, return_exceptions=True)
         if batch.rows:
             await self._give_back(batch, list(batch.rows), untried=True)
+        for error in ended:
+            if error is not None:
+                raise error
         return SweepReport(
             len(rows), batch.accepted, batch.given_back, batch.failed, batch.forgotten, batch.trouble, oldest
         )

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,11 +22,15 @@ from config.environment import REPOSITORY
 from config.settings import load
 from provider.sandbox.client import SandboxClient
 from reconcile.configure import configure_now
+from stack import database as databases
 from stack.local import Stack
 from stack.process import Process
 
 LIMIT = 60.0
 """Seconds to wait for anything; generous, because both cores may be busy. Only a failure waits that long."""
+
+TEMPLATE = "duly_template"
+"""The database with the schema that each test's own is copied from."""
 
 TOML = """
 [providers.sandbox]
@@ -49,6 +53,7 @@ owner = "tests"
 required = ["n"]
 max_attempts = {max_attempts}
 backoff = {{ base = "1s", cap = "2s" }}
+{more}
 """
 
 
@@ -77,10 +82,13 @@ class Site:
     environment: dict[str, str] = field(default_factory=dict)
     workers: list[Process] = field(default_factory=list)
 
-    def configure(self, *, call_limit: str = "2s", concurrency: int = 20, max_attempts: int = 3) -> None:
-        """Write this site's duly.toml and copy it into its ledger."""
+    def configure(
+        self, *, call_limit: str = "2s", concurrency: int = 20, max_attempts: int = 3, more: str = ""
+    ) -> None:
+        """Write this site's duly.toml and copy it into its ledger. ``more`` goes on in the table of kind ``note``."""
         path = self.folder / "duly.toml"
-        path.write_text(TOML.format(call_limit=call_limit, concurrency=concurrency, max_attempts=max_attempts))
+        numbers = {"call_limit": call_limit, "concurrency": concurrency, "max_attempts": max_attempts}
+        path.write_text(TOML.format(**numbers, more=more))
         assert self.stack.addresses
         self.environment = {
             "DULY_CONFIG": str(path),
@@ -157,6 +165,26 @@ class Site:
         """The states it went through, in order."""
         return [row["after"] for row in self.sql("SELECT after FROM duly.history WHERE key = %s ORDER BY seq", key)]
 
+    def events(self, key: str) -> list[str]:
+        """The types of the events in the latest run of this key's workflow, in order."""
+        shown = self.temporal("workflow", "show", "--workflow-id", key, "--output", "json")
+        return [event["eventType"].removeprefix("EVENT_TYPE_") for event in json.loads(shown)["events"]]
+
+    def wait_event(self, key: str, name: str, limit: float = LIMIT) -> None:
+        """Until Temporal's history of this key has an event of this type, such as ``ACTIVITY_TASK_TIMED_OUT``."""
+        wait_for(lambda: name in self.events(key), f"{name} in the history of {key}", limit)
+
+    def wait_request(self, key: str) -> None:
+        """Until the provider has read a request of this key."""
+        wait_for(lambda: self.sandbox.requests(key=key), f"a request of {key} at the provider")
+
+    def much_later(self, hours: int = 3) -> None:
+        """Past every lease, alarm and redispatch, twice, with proof that sweeps ran there and still deliver."""
+        for turn in range(2):
+            self.move_clock(by := timedelta(hours=hours * (turn + 1)))
+            (bystander,) = self.schedule(f"bystander-{uuid.uuid4().hex[:6]}", due=by, deadline=by + timedelta(hours=1))
+            self.wait_state(bystander, "delivered")
+
     def move_clock(self, by: timedelta) -> None:
         """The ledger's clock from now on: the real one plus ``by``. Worker, Temporal and provider keep the real one."""
         self.sql(
@@ -194,6 +222,21 @@ class Site:
         for worker in self.workers:
             with suppress(Exception):
                 worker.kill()
+
+
+@contextmanager
+def fresh_site(stack: Stack, folder: Path) -> Iterator[Site]:
+    """One more whole Duly on the shared servers, for tests that need several. Its database goes with it."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    admin, url = stack.database_url("postgres"), stack.database_url(name)
+    databases.create(admin, name, template=TEMPLATE)
+    site = Site(stack, url, databases.as_user(url, databases.WORKER_LOGIN), folder, make_namespace(stack))
+    try:
+        site.configure()
+        yield site
+    finally:
+        site.stop()
+        databases.drop(admin, name)
 
 
 def make_namespace(stack: Stack) -> str:

@@ -1,4 +1,4 @@
-"""What tests of the ledger share."""
+"""What tests of the ledger share, and a site with a worker's parts in the test's own process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ledger.database import connect
+from tests.harness import Site
 from tests.integration.ledger_steps import Books
+from tests.workbench import Bench, bench_of
 
 CLOCK = """
 CREATE TABLE public.test_clock (shift interval NOT NULL);
@@ -31,3 +33,10 @@ async def books(database: str) -> AsyncIterator[Books]:
         await ledger.audit()
     finally:
         await engine.dispose()
+
+
+@pytest.fixture
+async def bench(site: Site) -> AsyncIterator[Bench]:
+    """Nothing is started: sweep by hand, or enter ``bench.working()``."""
+    async with bench_of(site) as made:
+        yield made
