@@ -64,7 +64,8 @@ def import_(
         )
     except times.TimeError as error:
         raise usage(str(error)) from None
-    report = run(import_rows(_bytes(file), _format(file, format_), defaults, dry_run=dry_run, progress=say))
+    form = _format(file, format_)
+    report = run(import_rows(_bytes(file), form, defaults, dry_run=dry_run, progress=say))
     if as_json:
         print_json({"file": file, **report.as_dict()})
     for bad in report.bad:

@@ -195,7 +195,8 @@ def test_log_lines_hold_neither_payloads_nor_secrets() -> None:
         except ValueError:
             logging.getLogger("c").exception("broken")
     finally:
-        root.handlers[:], _ = before[0], root.setLevel(before[1])
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
         structlog.reset_defaults()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["sent", "failed with [hidden]", "broken"]
