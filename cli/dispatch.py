@@ -45,7 +45,7 @@ def sweep(
         return
     oldest = report["oldest_eligible_s"]
     print(f"starts accepted: {report['starts_accepted']} of {report['taken']} taken")
-    print("oldest eligible: " + ("none was due" if oldest is None else f"waited {age(oldest)}"))
+    print("oldest eligible: " + ("none was due" if not oldest else f"waited {age(oldest)}"))
     for name, meaning in (
         ("failed", "refused by Temporal, backing off: see ./duly list"),
         ("forgotten", "Temporal has a run that the ledger does not know: now unknown, not sent"),
