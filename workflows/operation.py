@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -48,22 +49,29 @@ class Operation:
     @workflow.run
     async def run(self, start: contract.Start) -> str:
         """Returns the state in which the ledger ended the operation."""
+        try:
+            return await self._obey(start)
+        except asyncio.CancelledError:
+            # Somebody cancelled the run, which withdraws no operation. A call that is out still gets its reply recorded.
+            await self._finish()
+            raise
+
+    async def _obey(self, start: contract.Start) -> str:
         instruction = start.first
         while instruction.act != Act.ENDED:
             self._show(instruction)
             if workflow.info().is_continue_as_new_suggested() and not self._running:
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(
-                    contract.Start(
-                        start.key, start.generation, Instruction(Act.ASK), start.attempt_limit, start.attributes
-                    )
-                )
+                workflow.continue_as_new(replace(start, first=Instruction(Act.ASK, state=self._shown)))
             instruction = await self._follow(instruction)
-        # A call still under way may bring a reply that only this history keeps.
-        await asyncio.gather(*self._running.values())
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._finish()
         self._show(instruction)
         return instruction.state
+
+    async def _finish(self) -> None:
+        """A call still under way may bring a reply that only this history keeps; nothing that was said is left."""
+        await asyncio.gather(*self._running.values())
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _follow(self, instruction: Instruction) -> Instruction:
         if instruction.delay != 0 and await self._nudged_within(instruction.delay):
