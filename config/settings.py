@@ -222,7 +222,7 @@ class _Check:
             table = document.get(section, {})
             for path, text in _texts(table.get(name), (section, name)):
                 for variable in _missing(text, environ):
-                    self.add(path, f"the environment variable {variable} is not set (or empty)", f"export {variable}=…")
+                    self.add(path, f"the environment variable {variable} is not set (or empty)", f"Say: export {variable}=…")
 
 
 def _is_name(name: str) -> bool:
