@@ -222,7 +222,8 @@ class _Check:
             table = document.get(section, {})
             for path, text in _texts(table.get(name), (section, name)):
                 for variable in _missing(text, environ):
-                    self.add(path, f"the environment variable {variable} is not set (or empty)", f"Say: export {variable}=…")
+                    what = f"the environment variable {variable} is not set (or empty)"
+                    self.add(path, what, f"Say: export {variable}=…")
 
 
 def _is_name(name: str) -> bool:
