@@ -16,14 +16,14 @@ from urllib.parse import quote, urlsplit
 from provider.answers import AnswerTable
 from provider.port import Call, Descriptor, Outcome, OutcomeName
 from provider.retry_after import retry_after
-from provider.settings import ConnectionSettings, HttpProviderSettings, expand
+from provider.settings import ConnectionSettings, HttpProviderSettings
+from provider.templates import Template, expand
 from provider.text import MASK, clean, strings_within
 from provider.transport import Exchange, Phase, Transport
 
 REFERENCE_MAX = 200  # characters of a provider's id that are kept; the longest in use (URLs) are shorter
 # RFC 9110 5.5, without the tab and obs-text: what every server and proxy passes on unchanged.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
-_MARK = re.compile(r"\{(key|idempotency_key|kind|attempt)\}")
 # W3C Trace Context: the two headers that carry it.
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
@@ -54,15 +54,18 @@ class HttpAdapter:
         self._settings = settings
         self._answers = AnswerTable(settings.answers)
         self._secrets: set[str] = set()
-        self._url, self._public_url = self._expanded_url(environ)
-        self._headers = self._expanded_headers(connection, environ)
+        self._url, self._public_url, shown = self._filled_in_url(environ)
+        self._shown = f"{settings.method} {shown}"
+        headers = self._filled_in_headers(connection, environ)
+        self._templates = {name: template for name, template in headers.items() if not template.fixed}
+        self._fixed = {name: _encoded(name, template.fill(str)) for name, template in headers.items() if template.fixed}
         self._transport = Transport(
             ca_file=settings.ca_file, secrets=self._secrets, before_first_byte=before_first_byte
         )
         self._descriptor = _descriptor(settings)
 
     def __repr__(self) -> str:
-        return f"HttpAdapter({self._name}: {self._settings.method} {self._public_url})"
+        return f"HttpAdapter({self._name}: {self._shown})"
 
     @property
     def descriptor(self) -> Descriptor:
@@ -72,7 +75,7 @@ class HttpAdapter:
     async def perform(self, call: Call) -> Outcome:
         """One request; see the port."""
         try:
-            url = _filled(self._url, call, in_url=True)
+            url = _filled_url(self._url, call)
             headers = self._call_headers(call)
             body = _body(call.payload)
         except _UnfitError as exc:
@@ -137,7 +140,8 @@ class HttpAdapter:
         return clean(str(found), self._secrets, REFERENCE_MAX) or None
 
     def _call_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
-        headers = {name: _filled(value, call) for name, value in self._headers.items()}
+        """What is the same for all calls was checked and encoded once."""
+        headers = {name: _filled(template, call) for name, template in self._templates.items()}
         idempotency = self._settings.idempotency
         if idempotency is not None:
             if not 0 < len(call.idempotency_key) <= idempotency.max_length:
@@ -147,39 +151,44 @@ class HttpAdapter:
         for name in _TRACE_HEADERS:
             if name in call.trace_context:
                 headers[name] = call.trace_context[name]
-        for name, value in headers.items():
-            _check_value(name, value)
-        return [(name.encode(), value.encode()) for name, value in headers.items()]
+        encoded = {name: _encoded(name, value) for name, value in headers.items()}
+        return list({**self._fixed, **encoded}.values())
 
-    def _expanded_headers(self, connection: ConnectionSettings, environ: Mapping[str, str]) -> dict[str, str]:
-        """By lower-case name; ``{placeholders}`` are left for the call."""
-        headers = {
+    def _filled_in_headers(self, connection: ConnectionSettings, environ: Mapping[str, str]) -> dict[str, Template]:
+        """By lower-case name."""
+        texts = {
             "accept": "application/json",
             "accept-encoding": "identity",
             "content-type": "application/json",
             "user-agent": "duly",
         }
-        for name, template in [*self._settings.headers.items(), *connection.headers.items()]:
-            headers[name.lower()] = expand(template, environ, lambda _, value: self._secrets.add(value))
-            _check_value(name, headers[name.lower()])
+        for name, text in [*self._settings.headers.items(), *connection.headers.items()]:
+            texts[name.lower()] = text
         idempotency = self._settings.idempotency
-        if idempotency is not None and idempotency.header.lower() in headers:
+        if idempotency is not None and idempotency.header.lower() in texts:
             raise ValueError(f"{idempotency.header} is the idempotency header; it cannot be among the others too")
-        return headers
+        templates = {name: Template(text, environ, self._note_secret) for name, text in texts.items()}
+        for name, template in templates.items():
+            _encoded(name, template.fill(str))  # refused now rather than at the first call
+        return templates
 
-    def _expanded_url(self, environ: Mapping[str, str]) -> tuple[str, str]:
-        """The URL, and the one to show and to digest: without secrets, so that a new token is not a new request."""
-        hidden: dict[str, str] = {}
+    def _note_secret(self, variable: str, value: str) -> None:
+        self._secrets.add(value)
+
+    def _filled_in_url(self, environ: Mapping[str, str]) -> tuple[Template, Template, str]:
+        """The URL; the one to digest, without secrets, so that a new token is not a new request; that one as text."""
+        hidden: set[str] = set()
 
         def note(variable: str, value: str) -> None:
             # An address is no secret; anything else in a URL (a bot's token) is.
             if not value.startswith(("http://", "https://")):
-                hidden[variable] = value
+                hidden.add(variable)
                 self._secrets.add(value)
 
-        url = expand(self._settings.url, environ, note)
-        parts = urlsplit(url)
+        template = Template(self._settings.url, environ, note)
+        url = template.fill(str)
         try:
+            parts = urlsplit(url)
             good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
         except ValueError:
             good = False
@@ -187,10 +196,11 @@ class HttpAdapter:
             raise ValueError(f"connection {self._name}: the provider's url is not an http(s) address")
         if parts.username is not None or parts.fragment:
             raise ValueError(f"connection {self._name}: no user, password or #fragment in a url; use a header")
-        return url, expand(self._settings.url, {**environ, **dict.fromkeys(hidden, MASK)})
+        public = {**environ, **dict.fromkeys(hidden, MASK)}
+        return template, Template(self._settings.url, public), expand(self._settings.url, public)
 
     def _digest(self, call: Call, body: bytes) -> str:
-        where = f"{self._settings.method} {_filled(self._public_url, call, in_url=True)}\n"
+        where = f"{self._settings.method} {_filled_url(self._public_url, call)}\n"
         return hashlib.sha256(where.encode() + body).hexdigest()
 
     def _clean(self, text: str, call: Call) -> str:
@@ -217,15 +227,13 @@ def _descriptor(settings: HttpProviderSettings) -> Descriptor:
     )
 
 
-def _filled(template: str, call: Call, *, in_url: bool = False) -> str:
-    if "{" not in template:
-        return template
+def _filled(template: Template, call: Call) -> str:
+    return template.fill(lambda name: str(getattr(call, name)))
 
-    def fill(mark: re.Match[str]) -> str:
-        value = str(getattr(call, mark[1]))
-        return quote(value, safe=":") if in_url else value
 
-    return _MARK.sub(fill, template)
+def _filled_url(template: Template, call: Call) -> str:
+    """Quoted, so that no key can change where the request goes."""
+    return template.fill(lambda name: quote(str(getattr(call, name)), safe=":"))
 
 
 def _body(payload: Mapping[str, Any]) -> bytes:
@@ -237,10 +245,11 @@ def _body(payload: Mapping[str, Any]) -> bytes:
         raise _UnfitError(f"the payload cannot be written as JSON: {type(exc).__name__}") from exc
 
 
-def _check_value(name: str, value: str) -> None:
-    """Raises ValueError that names the header; its value may be a secret."""
+def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
+    """One header for the wire. Raises ValueError that names it; its value may be a secret."""
     if not _HEADER_VALUE.fullmatch(value) or value != value.strip():
         raise ValueError(f"the value of header {name} has a character that no header may carry, or spaces around it")
+    return name.encode(), value.encode()
 
 
 def _json(body: bytes) -> Any:

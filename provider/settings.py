@@ -1,9 +1,8 @@
-"""The shape of ``[providers.X]`` and ``[connections.X]`` in duly.toml, and ``${NAME}`` from the environment."""
+"""The shape of ``[providers.X]`` and ``[connections.X]`` in duly.toml."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -11,59 +10,23 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from provider.answers import check_overrides
 from provider.durations import PositiveDuration
 from provider.port import OutcomeName
+from provider.templates import MissingVariableError, check_template, expand
 
-PLACEHOLDERS = ("key", "idempotency_key", "kind", "attempt")
-"""What a header or the URL may take from the operation, written ``{key}``."""
+__all__ = [
+    "ConnectionSettings",
+    "HttpProviderSettings",
+    "IdempotencySettings",
+    "MissingVariableError",  # who reads these tables also fills in their variables
+    "ProviderSettings",
+    "ReferenceSettings",
+    "Table",
+    "expand",
+]
 
-# ${NAME} and ${NAME:-default} come from the environment, {word} from the operation. One pattern and one
-# pass, so that a secret with braces in it is never read as a template.
-_MARK = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{([a-z_]+)\}")
 # RFC 9110 5.1: a field name is a token.
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # Written by the transport or by the adapter; a second one would contradict the first.
 _RESERVED = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
-
-
-class MissingVariableError(KeyError):
-    """A ``${NAME}`` without a default names nothing, or only an empty text, in the environment."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"the environment variable {self.name} is not set (or empty)"
-
-
-def expand(text: str, environ: Mapping[str, str], used: Callable[[str, str], None] | None = None) -> str:
-    """``text`` with ``${NAME}`` and ``${NAME:-default}`` filled in; ``{placeholders}`` stay.
-
-    ``used`` is told the name and value of each variable that came from the environment (not defaults).
-    Raises MissingVariableError, which names the variable.
-    """
-
-    def fill(mark: re.Match[str]) -> str:
-        name, default, word = mark.groups()
-        if word is not None:
-            return mark[0]
-        value = environ.get(name, "")
-        if value:
-            if used is not None:
-                used(name, value)
-            return value
-        if default is None:
-            raise MissingVariableError(name)
-        return str(default)
-
-    return _MARK.sub(fill, text)
-
-
-def _check_template(text: str) -> str:
-    for mark in _MARK.finditer(text):
-        if mark[3] is not None and mark[3] not in PLACEHOLDERS:
-            known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-            raise ValueError(f"{mark[0]} is not known here; known are {known} and ${{NAME}} for the environment")
-    return text
 
 
 def _check_headers(headers: dict[str, str]) -> dict[str, str]:
@@ -76,7 +39,7 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
         if name.lower() in seen:
             raise ValueError(f"{name} is there twice")
         seen.add(name.lower())
-        _check_template(value)
+        check_template(value)
     return headers
 
 
@@ -131,7 +94,7 @@ class HttpProviderSettings(ProviderSettings):
     """``[providers.X]`` with ``adapter = "http"``."""
 
     adapter: Literal["http"]
-    url: Annotated[str, AfterValidator(_check_template), Field(min_length=1)]
+    url: Annotated[str, AfterValidator(check_template), Field(min_length=1)]
     method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
     headers: Headers = Field(default_factory=dict)
     idempotency: IdempotencySettings | None = None

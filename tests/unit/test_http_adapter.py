@@ -79,9 +79,9 @@ async def test_what_a_key_contains_cannot_change_the_address() -> None:
 async def test_a_secret_with_braces_is_no_template() -> None:
     async with serving(replying(CREATED)) as seen:
         connection = ConnectionSettings(provider="x", headers={"Authorization": "${TOKEN}"})
-        environ = {"SANDBOX": f"http://127.0.0.1:{seen.port}", "TOKEN": "a${B}{kind2}"}
+        environ = {"SANDBOX": f"http://127.0.0.1:{seen.port}", "TOKEN": "a${B}{key}"}
         await HttpAdapter("main", settings(), connection, environ).perform(a_call())
-        assert b"authorization: a${B}{kind2}\r\n" in seen.requests[0]
+        assert b"authorization: a${B}{key}\r\n" in seen.requests[0]
 
 
 # -- the outcome ------------------------------------------------------------------------------------------------------

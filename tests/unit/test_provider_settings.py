@@ -88,9 +88,9 @@ def test_variables_are_filled_in_and_defaults_used() -> None:
         ({"SANDBOX": "http://a b"}, "not an http"),
         ({"SANDBOX": "http://user:pass@a"}, "no user"),
         ({"SANDBOX": "http://a/#x"}, "fragment"),
-        ({"SANDBOX": "http://a", "TOKEN": "secret\n"}, "header Authorization"),
-        ({"SANDBOX": "http://a", "TOKEN": "secret "}, "header Authorization"),
-        ({"SANDBOX": "http://a", "TOKEN": "sécret"}, "header Authorization"),
+        ({"SANDBOX": "http://a", "TOKEN": "secret\n"}, "header authorization"),
+        ({"SANDBOX": "http://a", "TOKEN": "secret "}, "header authorization"),
+        ({"SANDBOX": "http://a", "TOKEN": "sécret"}, "header authorization"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_refused_without_being_shown(environ: dict[str, str], told: str) -> None:

@@ -8,8 +8,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 
+import httpcore
 import pytest
 
+from provider import transport as module
 from provider.transport import Exchange, Phase, Transport
 from tests.unit.exchanges import BODY, assert_unknown, call
 from tests.unit.raw_server import LIMIT, Handler, Peer, drip, replying, serving, tls_files
@@ -98,6 +100,34 @@ async def test_a_server_that_never_reads_a_large_body_leaves_it_unknown(transpor
     async with serving(deaf) as seen:
         assert_unknown(await call(transport, seen.url, body=b"x" * 64_000_000, seconds=0.5), seen)
         assert seen.requests == []
+
+
+async def test_after_the_limit_nothing_of_the_request_leaves_any_more(transport: Transport) -> None:
+    ended, counted = asyncio.Event(), asyncio.Event()
+    received = 0
+
+    async def deaf_at_first(peer: Peer) -> None:
+        nonlocal received
+        try:
+            await ended.wait()
+            while data := await peer.reader.read(1_000_000):
+                received += len(data)
+        finally:
+            counted.set()
+
+    async with serving(deaf_at_first) as seen:
+        assert_unknown(await call(transport, seen.url, body=b"x" * 64_000_000, seconds=0.5), seen)
+        ended.set()
+        await asyncio.wait_for(counted.wait(), LIMIT)
+        assert received < 32_000_000  # what the system's buffers held; the rest stayed with us
+
+
+def test_a_fault_of_ours_in_the_body_is_unknown_because_the_headers_are_out() -> None:
+    trace = module._Trace(0.0, None)
+    trace.started = True
+    assert module._phase(trace, httpcore.LocalProtocolError("before")) is Phase.NOT_SENT
+    trace.headers_done = True
+    assert module._phase(trace, httpcore.LocalProtocolError("after")) is Phase.UNKNOWN
 
 
 async def test_a_reset_in_the_middle_of_the_body_is_unknown(transport: Transport) -> None:
