@@ -32,13 +32,14 @@ def test_a_key_is_forgotten_after_its_retention(own: Running) -> None:
         post(own, "old:1")
 
 
-def test_effects_replies_and_script_survive_sigkill(tmp_path: Path) -> None:
-    first = start(tmp_path / "record.db")
+def test_effects_replies_and_script_survive_sigkill(own: Running) -> None:
+    first = own
     answer = post(first, "kept:1")
     tell(first, "kept:2", "throttle", "deny", "ok")
     assert post(first, "kept:2").status == 429
     first.stop(signal.SIGKILL)
     second = start(first.data)
+    own.process = second.process  # what the fixture ends
     assert second.client.count("kept:1") == 1
     again = post(second, "kept:1")
     assert (again.body, again.headers["idempotent-replayed"]) == (answer.body, "true")
