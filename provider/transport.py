@@ -19,17 +19,15 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any
 
-import httpcore
 import httpx
 
 from provider.clock import boottime
-from provider.network import Backend
 from provider.text import clean
 
 MAX_BODY = 64 * 1024  # bytes of an answer that are kept: more than any receipt, small in a worker
@@ -111,18 +109,12 @@ class _Trace:
 _WORLD = (
     OSError,  # ssl.SSLError and TimeoutError are OSErrors too
     asyncio.CancelledError,
-    httpcore.NetworkError,
-    httpcore.TimeoutException,
-    httpcore.ProxyError,
-    httpcore.RemoteProtocolError,
+    httpx.NetworkError,
+    httpx.TimeoutException,
+    httpx.ProxyError,
+    httpx.RemoteProtocolError,
 )
-
-
-@lru_cache(maxsize=256)  # parsing is a fifth of a call's CPU, and providers have few URLs
-def _parsed(text: str) -> tuple[httpcore.URL, bytes]:
-    """The URL for the engine, and the Host header."""
-    url = httpx.URL(text)
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path), url.netloc
+_url = lru_cache(maxsize=256)(httpx.URL)  # parsing is a fifth of a call's CPU; providers have few URLs
 
 
 @cache
@@ -132,11 +124,8 @@ def _trust(ca_file: str | None) -> ssl.SSLContext:
 
 
 class Transport:
-    """Makes requests for one connection.
-
-    It drives httpx's engine, httpcore, without the client around it: that would keep cookies, build the
-    next request of a redirect and lose the status of a cut body, and costs as much CPU again.
-    """
+    """Makes requests for one connection. Below the client of httpx, which would read cookies,
+    build the next request of a redirect and lose the status of a cut body, and costs a quarter more CPU."""
 
     def __init__(
         self,
@@ -149,14 +138,13 @@ class Transport:
         """``secrets`` never occur in a detail. Raises OSError for a ``ca_file`` that cannot be read."""
         self._secrets = frozenset(secrets)
         self._before_first_byte = before_first_byte
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_trust(ca_file),
+        self._http = httpx.AsyncHTTPTransport(
+            verify=_trust(ca_file),
             http1=True,
             http2=False,
+            trust_env=False,
             retries=0,
-            max_connections=max_connections,
-            max_keepalive_connections=0,
-            network_backend=Backend(),
+            limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=0),
         )
 
     async def send(
@@ -178,20 +166,18 @@ class Transport:
         """
         begin = time.monotonic()
         trace = _Trace(send_before, self._before_first_byte)
-        response: httpcore.Response | None = None
+        response: httpx.Response | None = None
         content: bytes | None = None
         truncated = False
         fault: BaseException | None = None
         try:
             async with asyncio.timeout(time_limit):
-                address, host = _parsed(url)
-                framing = [(b"Host", host), (b"Content-Length", b"%d" % len(body))]
-                request = httpcore.Request(
-                    method, address, headers=[*framing, *headers], content=body, extensions={"trace": trace}
+                request = httpx.Request(
+                    method, _url(url), headers=list(headers), content=body, extensions={"trace": trace}
                 )
-                response = await self._pool.handle_async_request(request)
+                response = await self._http.handle_async_request(request)
                 raw, truncated = await _read(response, max_body)
-                content = _decoded(raw, response.headers, max_body)
+                content = _decoded(raw, response.headers.get("content-encoding", ""), max_body)
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001 - after the first byte each of them means the same
@@ -218,7 +204,7 @@ class Transport:
 
     async def close(self) -> None:
         """Close what is open. A call in flight ends as unknown."""
-        await self._pool.aclose()
+        await self._http.aclose()
 
 
 def _phase(trace: _Trace, fault: BaseException | None) -> Phase:
@@ -227,14 +213,14 @@ def _phase(trace: _Trace, fault: BaseException | None) -> Phase:
         return Phase.ANSWERED
     if not trace.started:
         return Phase.NOT_SENT
-    if isinstance(fault, httpcore.LocalProtocolError) and not trace.headers_done:
+    if isinstance(fault, httpx.LocalProtocolError) and not trace.headers_done:
         return Phase.NOT_SENT
     return Phase.UNKNOWN
 
 
-async def _read(response: httpcore.Response, max_body: int) -> tuple[bytes, bool]:
+async def _read(response: httpx.Response, max_body: int) -> tuple[bytes, bool]:
     """The body as it came, and whether it was longer than ``max_body``."""
-    assert isinstance(response.stream, AsyncIterable)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
     kept = bytearray()
     async for chunk in response.stream:
         kept += chunk
@@ -243,20 +229,20 @@ async def _read(response: httpcore.Response, max_body: int) -> tuple[bytes, bool
     return bytes(kept), False
 
 
-def _decoded(raw: bytes, headers: Sequence[tuple[bytes, bytes]], max_body: int) -> bytes | None:
+def _decoded(raw: bytes, encoding: str, max_body: int) -> bytes | None:
     """The body without its content-encoding; we ask for none, but some servers do not listen.
 
     Bounded, so that a small answer cannot unfold into a large one. Raises zlib.error if damaged.
     """
-    encodings = [value.strip().lower() for name, value in headers if name.lower() == b"content-encoding"]
-    if encodings in ([], [b""], [b"identity"]):
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
         return raw
-    if encodings in ([b"gzip"], [b"x-gzip"], [b"deflate"]):
+    if encoding in ("gzip", "x-gzip", "deflate"):
         return zlib.decompressobj(wbits=47).decompress(raw, max_body)  # 47: zlib or gzip, told by its header
     return None
 
 
-async def _close(response: httpcore.Response) -> None:
+async def _close(response: httpx.Response) -> None:
     """Give the connection back, which closes it; the answer stands whatever happens here."""
     try:
         await response.aclose()

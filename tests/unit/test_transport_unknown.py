@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 
-import httpcore
+import httpx
 import pytest
 
 from provider import transport as module
@@ -125,9 +125,9 @@ async def test_after_the_limit_nothing_of_the_request_leaves_any_more(transport:
 def test_a_fault_of_ours_in_the_body_is_unknown_because_the_headers_are_out() -> None:
     trace = module._Trace(0.0, None)
     trace.started = True
-    assert module._phase(trace, httpcore.LocalProtocolError("before")) is Phase.NOT_SENT
+    assert module._phase(trace, httpx.LocalProtocolError("before")) is Phase.NOT_SENT
     trace.headers_done = True
-    assert module._phase(trace, httpcore.LocalProtocolError("after")) is Phase.UNKNOWN
+    assert module._phase(trace, httpx.LocalProtocolError("after")) is Phase.UNKNOWN
 
 
 async def test_a_reset_in_the_middle_of_the_body_is_unknown(transport: Transport) -> None:
