@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Coroutine, Mapping
@@ -33,12 +34,19 @@ LEDGER_AWAY = (DBAPIError, PoolTimeoutError, OSError)
 CLAIM_TRIES = 3
 """With the same token, on new connections: a cut COMMIT is then known. More would outlast the send limit (5 s)."""
 
+LEDGER_TRY = 5.0
+"""Seconds for one try at the ledger, as much as its client takes to connect; claims and records take milliseconds. A
+host that is gone sends no error, and a server that is stopped heeds no statement limit."""
+
 RECORD_PATIENCE = 10.0
 """Seconds to keep trying to record before the reply is handed to the workflow's history: longer than a restart of
 Postgres (0.1 to 2.7 s measured), short enough to free the slot."""
 
 ATTEMPT_MARGIN = 5.0
 """Seconds on top of lease and patience before the activity itself times out."""
+
+HAND_OVER = 2.0
+"""Seconds before that time-out at which the reply goes to Temporal at the latest; an RPC takes milliseconds."""
 
 _log = logging.getLogger("duly.attempt")
 T = TypeVar("T")
@@ -81,6 +89,8 @@ class Attempts:
         )
 
     async def _attempt(self, order: AttemptOrder) -> AttemptReport:
+        limit = activity.info().start_to_close_timeout
+        hand_over = time.monotonic() + (limit.total_seconds() if limit else 0.0) - HAND_OVER
         crash.point("before_claim")
         token = uuid4()
         claimed, started = await self._claim(order, token)
@@ -89,7 +99,7 @@ class Attempts:
         crash.point("after_claim")
         reply = await self._call(order, claimed, started)
         crash.point("after_reply")
-        report = await self._record(order, token, reply)
+        report = await self._record(order, token, reply, hand_over)
         crash.point("after_record")
         return report
 
@@ -99,11 +109,12 @@ class Attempts:
         for left in reversed(range(CLAIM_TRIES)):
             started = clock.boottime()
             try:
-                claimed = await transitions.claim(
+                claim = transitions.claim(
                     self.engine, key=order.key, generation=order.generation, attempt=order.attempt, token=token,
                     worker=self.worker, run_id=info.workflow_run_id or "", activity_id=info.activity_id,
                     before_commit=partial(crash.point, "in_claim_transaction"),
                 )  # fmt: skip
+                claimed = await _within(LEDGER_TRY, claim)
             except LEDGER_AWAY as error:
                 if not left:
                     # Nothing was sent. If the claim was applied after all, its lease ends as unknown.
@@ -140,19 +151,23 @@ class Attempts:
             outcome.request_digest, elapsed * 1000, delay_ms(outcome, order.attempt, backoff, self.rng),
         )  # fmt: skip
 
-    async def _record(self, order: AttemptOrder, token: UUID, reply: Reply) -> AttemptReport:
-        give_up = time.monotonic() + RECORD_PATIENCE
+    async def _record(self, order: AttemptOrder, token: UUID, reply: Reply, hand_over: float) -> AttemptReport:
+        # Once Temporal has stopped listening (a frozen worker, say) only the ledger can keep the reply.
+        heard = time.monotonic() < hand_over
+        give_up = min(time.monotonic() + RECORD_PATIENCE, hand_over) if heard else math.inf
         pause = 0.1
         while True:
             try:
-                step = await transitions.record(
+                record = transitions.record(
                     self.engine, key=order.key, attempt=order.attempt, token=token, reply=reply, who=self.worker,
                     before_commit=partial(crash.point, "in_record_transaction"),
                 )  # fmt: skip
+                # A last try that begins just before the end may not take the hand-over's time as well.
+                step = await _within(min(LEDGER_TRY, max(give_up - time.monotonic(), 1.0)), record)
             except LEDGER_AWAY as error:
-                if time.monotonic() > give_up:
+                if time.monotonic() > give_up or (not heard and activity.is_worker_shutdown()):
                     _log.warning(
-                        "reply kept in the workflow: ledger away",
+                        "reply kept in the workflow: ledger away" if heard else "reply lost with this worker",
                         extra={"key": order.key, "error": type(error).__name__},
                     )
                     kept = Unrecorded(
@@ -180,6 +195,31 @@ def _place(error: BaseException) -> str:
         if traceback is None
         else f"{traceback.tb_frame.f_code.co_filename.rpartition('/')[2]}:{traceback.tb_lineno}"
     )
+
+
+_abandoned: set[asyncio.Future[Any]] = set()
+"""Held until they end: a loop keeps no strong reference to its tasks."""
+
+
+async def _within(limit: float, work: Coroutine[Any, Any, T]) -> T:
+    """Its result, or TimeoutError after ``limit`` seconds, without waiting for the cancelled work to end.
+
+    Cancelled before its COMMIT it is rolled back; during it, nobody knows: as with every other error of the ledger.
+    """
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=limit)
+    if not done:
+        task.cancel()
+        _abandoned.add(task)
+        task.add_done_callback(_ended)
+        raise TimeoutError
+    return task.result()
+
+
+def _ended(task: asyncio.Future[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # looked at, so that the loop does not complain: the ledger is asked again anyway
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
