@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
@@ -28,7 +27,7 @@ import workflows
 from activities.attempt import ATTEMPT_MARGIN, RECORD_PATIENCE, Attempts
 from activities.settle import Settling
 from cli.exit import OK, UNAVAILABLE, USAGE, leave
-from config import crash, health, logs
+from config import crash, health, logs, search_attributes
 from config import temporal as temporal_client
 from config.environment import Environment
 from config.problems import ConfigError, UnavailableError
@@ -38,7 +37,7 @@ from provider import registry
 from provider.port import Adapter
 from reconcile.dispatcher import Dispatcher
 from reconcile.policy import Backoff
-from reconcile.sweep import ATTRIBUTES, Sweep
+from reconcile.sweep import Sweep
 from workflows.contract import task_queue
 from workflows.operation import Operation
 
@@ -86,16 +85,13 @@ async def check_ledger(engine: AsyncEngine, settings: Settings, url: str) -> Non
 async def registered_attributes(client: Client) -> list[str]:
     """Those of our search attributes that this namespace has; the others are never touched."""
     try:
-        reply = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=client.namespace)
-        )
+        there = await search_attributes.registered(client)
     except RPCError as error:
         _log.warning("search attributes cannot be listed; none is used", extra={"error": error.message})
         return []
-    names = [name for name in ATTRIBUTES if name in reply.custom_attributes]
-    if missing := sorted(set(ATTRIBUTES) - set(names)):
-        _log.warning("search attributes are not registered; run ./duly migrate", extra={"missing": missing})
-    return names
+    if lacking := search_attributes.wrong(there):
+        _log.warning("search attributes are not as wanted; run ./duly doctor", extra={"lacking": lacking})
+    return search_attributes.usable(there)
 
 
 def make_workers(
@@ -131,6 +127,7 @@ async def run(environment: Environment) -> None:
     """Until SIGTERM or SIGINT: then stop dispatching, let calls in flight finish, and end."""
     check_imports()
     settings = load(environment.config_path, environment.variables)
+    logs.configure(environment.log_level, secrets=settings.secrets)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)

@@ -16,15 +16,14 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, Describe
 from temporalio.client import RetryConfig
 from temporalio.service import RPCError
 
-from cli import search_attributes
 from cli.errors import explain
+from config import search_attributes
 from config.environment import Environment
 from config.problems import ConfigError, UnavailableError
 from config.settings import Settings, load
 from config.temporal import connect
 from ledger import database, queries
 from ledger import migrate as schema
-from stack.temporal import SEARCH_ATTRIBUTES
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -205,7 +204,7 @@ async def _attributes(client: Client) -> Check:
         # Some services do not show them to everybody; workers then use none.
         return Check("search attributes", "warn", f"cannot be listed: {error.message}", "Workers do without them")
     if not wrong:
-        return Check("search attributes", "ok", f"all {len(SEARCH_ATTRIBUTES)} are registered")
+        return Check("search attributes", "ok", f"all {len(search_attributes.SEARCH_ATTRIBUTES)} are registered")
     found = ", ".join(f"{name} is {kind}" for name, kind in wrong.items())
     if set(wrong.values()) == {"missing"}:
         return Check("search attributes", "warn", found, "Run ./duly migrate (workers do without them meanwhile)")

@@ -8,21 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from config.search_attributes import SEARCH_ATTRIBUTES
 from stack.process import Process, StackError
 
 if TYPE_CHECKING:
     from temporalio.envconfig import ClientConnectConfig
 
-# What operators filter by in the web UI. Never personal data: search attributes are not encrypted.
-SEARCH_ATTRIBUTES = {
-    "DulyKind": "Keyword",
-    "DulyState": "Keyword",
-    "DulyProvider": "Keyword",
-    "DulyTenant": "Keyword",
-    "DulyDue": "Datetime",
-    "DulyDeadline": "Datetime",
-    "DulyWaitingSince": "Datetime",
-}
 START_LIMIT = 60.0  # seconds; 0.4 s when idle
 STOP_GRACE = 10.0  # seconds; 1 to 3 s measured
 # For tests: timers fire within 10 ms instead of 1 s, and no web UI.

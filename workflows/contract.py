@@ -18,7 +18,9 @@ GENERATION = "generation"
 """The memo field with the generation that a run serves."""
 
 STATE_ATTRIBUTE = "DulyState"
-"""The one search attribute that the workflow itself touches, on the way into and out of unknown and blocked."""
+WAITING_ATTRIBUTE = "DulyWaitingSince"
+"""The search attributes that the workflow itself touches, on the way into and out of unknown and blocked. The second
+one is there only meanwhile."""
 
 
 def task_queue(provider: str) -> str:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
@@ -30,6 +30,7 @@ SPIN_CAP = 60.0
 neither spin nor be forgotten."""
 
 _STATE = SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE)
+_WAITING_SINCE = SearchAttributeKey.for_datetime(contract.WAITING_ATTRIBUTE)
 _SHOWN = ("unknown", "blocked")
 
 
@@ -151,13 +152,21 @@ class Operation:
         key, state = self._start.key, instruction.state or self._shown
         hint = f" Settle it with `./duly resolve {key} …`." if state in _SHOWN else ""
         workflow.set_current_details(f"**{state}**: {instruction.reason or instruction.act}.{hint}")
-        if (
-            state != self._shown
-            and (state in _SHOWN or self._shown in _SHOWN)
-            and contract.STATE_ATTRIBUTE in self._start.attributes
-        ):
-            workflow.upsert_search_attributes([_STATE.value_set(state)])
+        if state != self._shown and (state in _SHOWN or self._shown in _SHOWN):
+            self._touch_attributes(state)
         self._shown = state
+
+    def _touch_attributes(self, state: str) -> None:
+        updates: list[SearchAttributeUpdate[Any]] = []
+        if contract.STATE_ATTRIBUTE in self._start.attributes:
+            updates.append(_STATE.value_set(state))
+        if contract.WAITING_ATTRIBUTE in self._start.attributes:
+            if state not in _SHOWN:
+                updates.append(_WAITING_SINCE.value_unset())
+            elif workflow.info().typed_search_attributes.get(_WAITING_SINCE) is None:  # a continued run has it already
+                updates.append(_WAITING_SINCE.value_set(workflow.now()))
+        if updates:
+            workflow.upsert_search_attributes(updates)
 
     @workflow.signal(name=contract.NUDGE, description="Look at the ledger again. Carries nothing.")
     def nudge(self, *_anything: Any) -> None:

@@ -181,6 +181,14 @@ def test_variables_named_in_duly_toml_are_known(tmp_path: Path) -> None:
     load(path, env.variables)
 
 
+def test_what_comes_from_the_environment_is_a_secret_for_logs_but_for_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "duly.toml"
+    path.write_text(GOOD)
+    settings = load(path, {"MAIL_URL": "http://x", "MAIL_TOKEN": "hunter2-token", "OTHER": "not named"})
+    assert settings.secrets == {"hunter2-token"}
+    assert "hunter2" not in repr(settings)
+
+
 def test_log_lines_hold_neither_payloads_nor_secrets() -> None:
     stream = io.StringIO()
     root = logging.getLogger()
