@@ -60,18 +60,6 @@ def wait_until_ready(server: Process, address: str, namespace: str = "default") 
     server.wait_until(lambda: _attributes(address, namespace) >= SEARCH_ATTRIBUTES.keys(), limit=START_LIMIT)
 
 
-def create_namespace(address: str, name: str) -> None:
-    """A namespace of its own for whoever wants to be undisturbed, with the search attributes. Usable at once."""
-    attributes = [part for one, kind in SEARCH_ATTRIBUTES.items() for part in ("--name", one, "--type", kind)]
-    for command in (
-        ["namespace", "create", "--retention", "24h"],  # the server's own default
-        ["search-attribute", "create", *attributes],
-    ):
-        made = _ask(address, name, *command)
-        if made.returncode:
-            raise StackError(f"Temporal namespace {name} could not be made: {made.stderr.strip()}")
-
-
 def program() -> Path:
     """The `temporal` program of this environment. Raises StackError when the platform has none."""
     found = Path(sys.executable).parent / "temporal"
