@@ -113,7 +113,7 @@ BEGIN
     BEGIN
       RETURN duly._decide(p_key, p_choice, p_reason, p_reference, CASE WHEN coalesce(p_reference, '') = '' THEN NULL ELSE p_raw END,
         NULL, NULL, p_label, 'temporal');
-    EXCEPTION WHEN invalid_parameter_value THEN
+    EXCEPTION WHEN invalid_parameter_value OR no_data_found THEN
       v_problem := SQLERRM;
     END;
   END IF;
@@ -123,7 +123,9 @@ BEGIN
   END IF;
   INSERT INTO duly.evidence (key, attempt, source, finding, detail, who, at)
     VALUES (p_key, nullif(v_op.attempts, 0), CASE WHEN p_choice = 'not delivered' THEN 'proposal' ELSE 'signal' END,
-      coalesce(p_choice, 'unreadable'), jsonb_strip_nulls(jsonb_build_object('received', p_raw, 'problem', v_problem)),
+      -- As received: jsonb_strip_nulls would reach into it.
+      coalesce(p_choice, 'unreadable'), jsonb_build_object('received', p_raw)
+        || CASE WHEN v_problem IS NULL THEN '{}' ELSE jsonb_build_object('problem', v_problem) END,
       p_who || coalesce(' for ' || p_label, ''), duly.now());
   RETURN (p_key, false, NULL, v_op.state, NULL, CASE WHEN p_choice = 'not delivered'
     THEN 'kept as a proposal: an operator confirms it with "duly resolve ' || p_key || ' --not-delivered"'
