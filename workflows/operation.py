@@ -6,6 +6,7 @@ A bug parks it visibly (its workflow task fails and is retried), and a deploy re
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -28,6 +29,13 @@ LEDGER_RETRY = RetryPolicy(maximum_interval=timedelta(seconds=30))
 SPIN_CAP = 60.0
 """Longest pause, in seconds, between attempt activities that failed without a claim: a task lost each time must
 neither spin nor be forgotten."""
+
+ARGUMENTS = 10
+"""Arguments of a signal that are handed over. A choice has one."""
+
+ARGUMENT_LENGTH = 8_000
+"""Characters of each. A reason and a reference have 2,000 at most; all of it stays far below the 2 MB that one activity
+may be given, also when each character takes twelve bytes."""
 
 _STATE = SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE)
 _WAITING_SINCE = SearchAttributeKey.for_datetime(contract.WAITING_ATTRIBUTE)
@@ -53,7 +61,7 @@ class Operation:
         try:
             return await self._obey(start)
         except asyncio.CancelledError:
-            # Somebody cancelled the run, which withdraws no operation. A call that is out still gets its reply recorded.
+            # Somebody cancelled the run, which withdraws no operation. The reply of a call that is out is recorded.
             await self._finish()
             raise
 
@@ -184,15 +192,28 @@ class Operation:
     @workflow.signal(dynamic=True)
     async def anything_else(self, name: str, arguments: Sequence[RawValue]) -> None:
         """A signal that nobody defined: kept as evidence."""
-        texts = [value.payload.data.decode("utf-8", "replace")[:2000] for value in arguments]
-        await self._hand_over(name, list(texts))
+        await self._hand_over(name, list(arguments))
 
-    async def _hand_over(self, name: str, arguments: list[Any]) -> None:
+    async def _hand_over(self, name: str, arguments: Sequence[Any]) -> None:
         number = self._received[name] = self._received.get(name, 0) + 1
         await workflow.execute_activity(
             contract.settle,
-            contract.Received(self._start.key, name, number, arguments),
+            contract.Received(self._start.key, name, number, [_text(value) for value in arguments[:ARGUMENTS]]),
             start_to_close_timeout=LEDGER_LIMIT,
             retry_policy=LEDGER_RETRY,
         )
         self._nudged = True
+
+
+def _text(value: Any) -> str:
+    """JSON for what could be read, the bytes as text for what could not. Never raises: the workflow would be stuck."""
+    if isinstance(value, RawValue):
+        value = value.payload.data
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+    else:
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            text = type(value).__name__
+    return text[:ARGUMENT_LENGTH]
