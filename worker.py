@@ -32,9 +32,10 @@ from config import temporal as temporal_client
 from config.environment import Environment
 from config.problems import ConfigError, UnavailableError
 from config.settings import Settings, load
-from ledger import database, migrate, queries
+from ledger import database, migrate
 from provider import registry
 from provider.port import Adapter
+from reconcile.configure import differing
 from reconcile.dispatcher import Dispatcher
 from reconcile.policy import Backoff
 from reconcile.sweep import Sweep
@@ -73,13 +74,8 @@ async def check_ledger(engine: AsyncEngine, settings: Settings, url: str) -> Non
         raise UnavailableError(
             f"the ledger's schema is {current or 'missing'}, this code needs {head}", 'Run "./duly migrate"'
         )
-    kinds, connections = await queries.configuration(engine)
-    wanted_kinds, wanted_connections = settings.ledger_rows()
-    named = {(row["name"], row["provider"]) for row in connections}
-    if kinds != wanted_kinds or any((row["name"], row["provider"]) not in named for row in wanted_connections):
-        raise UnavailableError(
-            "the kinds or connections in the ledger are not those of duly.toml", 'Run "./duly migrate"'
-        )
+    if names := await differing(engine, settings):
+        raise UnavailableError(f"the ledger differs from duly.toml: {', '.join(names)}", 'Run "./duly migrate"')
 
 
 async def registered_attributes(client: Client) -> list[str]:
@@ -110,7 +106,7 @@ def make_workers(
             max_concurrent_workflow_tasks=WORKFLOW_TASKS,
             max_concurrent_activities=settings.providers[provider].concurrency,
         )
-        for provider in sorted({connection.provider for connection in settings.connections.values()})
+        for provider in settings.used_providers()
     ]
 
 
@@ -163,7 +159,7 @@ async def run(environment: Environment) -> None:
                 await stack.enter_async_context(worker)
             ticking = asyncio.create_task(tick(state, dispatcher))
             dispatching = asyncio.create_task(dispatcher.run())
-            state.facts["task_queues"] = sorted(settings.task_queues().values())
+            state.facts["task_queues"] = [task_queue(provider) for provider in settings.used_providers()]
             state.why_not = None
             _log.info("ready", extra={"health_port": server.server_port, **state.facts})
             await stop.wait()

@@ -77,14 +77,9 @@ class Settings:
         ]
         return kinds, connections
 
-    def task_queues(self) -> dict[str, str]:
-        """Provider name to its task queue, for the providers that a connection uses."""
-        return {name: task_queue(name) for name in sorted({c.provider for c in self.connections.values()})}
-
-
-def task_queue(provider: str) -> str:
-    """One queue per provider, so that a slow one does not hold up the others."""
-    return f"duly-{provider}"
+    def used_providers(self) -> list[str]:
+        """Names of the providers that a connection uses. Each has a task queue of its own."""
+        return sorted({connection.provider for connection in self.connections.values()})
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

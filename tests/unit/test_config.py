@@ -60,7 +60,7 @@ def test_the_repositorys_own_file_is_good() -> None:
     }  # fmt: skip
     policy = settings.policy("order.confirmation")
     assert (policy.provider, policy.backoff_base, policy.backoff_cap) == ("sandbox", 2.0, 300.0)
-    assert settings.task_queues() == {"sandbox": "duly-sandbox"}
+    assert settings.used_providers() == ["sandbox"]
 
 
 def test_the_default_settle_time_is_never_below_the_lease_and_counts_the_providers_processing() -> None:
