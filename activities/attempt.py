@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.errors import place, quoting_nothing
 from activities.instructions import instruction
 from config import crash
 from ledger import transitions
@@ -71,8 +72,8 @@ class Attempts:
             if isinstance(error, ApplicationError):
                 raise
             # Its text may quote the payload, and Temporal keeps what is raised: only the place goes there.
-            _log.error("defect in an attempt", extra={"key": order.key, "attempt": order.attempt, "at": _place(error)})
-            raise ApplicationError(f"{type(error).__name__} at {_place(error)}", type="Defect") from None
+            _log.error("defect in an attempt", extra={"key": order.key, "attempt": order.attempt, "at": place(error)})
+            raise ApplicationError(f"{type(error).__name__} at {place(error)}", type="Defect") from None
 
     @activity.defn(name="record")
     async def record(self, order: RecordOrder) -> Instruction:
@@ -82,11 +83,11 @@ class Attempts:
             kept.outcome, kept.sent, kept.status_code, kept.reference, kept.detail, kept.request_digest, kept.call_ms,
             kept.delay_ms,
         )  # fmt: skip
-        return instruction(
-            await transitions.record(
+        with quoting_nothing():
+            step = await transitions.record(
                 self.engine, key=order.key, attempt=order.attempt, token=UUID(kept.token), reply=reply, who=self.worker
             )
-        )
+        return instruction(step)
 
     async def _attempt(self, order: AttemptOrder) -> AttemptReport:
         limit = activity.info().start_to_close_timeout
@@ -141,9 +142,9 @@ class Attempts:
                 outcome = await adapter.perform(call)
             except Exception as error:  # noqa: BLE001 (an adapter never raises; nobody can say whether a byte left)
                 _log.error(
-                    "defect in an adapter", extra={"key": order.key, "attempt": order.attempt, "at": _place(error)}
+                    "defect in an adapter", extra={"key": order.key, "attempt": order.attempt, "at": place(error)}
                 )
-                outcome = Outcome(OutcomeName.DEFECT, True, detail=f"{type(error).__name__} at {_place(error)}")
+                outcome = Outcome(OutcomeName.DEFECT, True, detail=f"{type(error).__name__} at {place(error)}")
         backoff = self.backoffs.get(claimed.kind) or Backoff(2.0, 300.0)
         elapsed = outcome.call_seconds if outcome.call_seconds is not None else time.monotonic() - begun
         return Reply(
@@ -183,18 +184,6 @@ class Attempts:
                         "reply not applied", extra={"key": order.key, "attempt": order.attempt, "why": step.refused}
                     )
                 return AttemptReport(instruction(step))
-
-
-def _place(error: BaseException) -> str:
-    """File and line where it was raised: enough to find it, and it quotes no data."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return (
-        "?"
-        if traceback is None
-        else f"{traceback.tb_frame.f_code.co_filename.rpartition('/')[2]}:{traceback.tb_lineno}"
-    )
 
 
 _abandoned: set[asyncio.Future[Any]] = set()

@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
+from activities.errors import quoting_nothing
 from activities.instructions import instruction
 from ledger import transitions
 from provider.text import clean
@@ -35,11 +36,16 @@ class Settling:
     @activity.defn(name="instruct")
     async def instruct(self, question: contract.Question) -> contract.Instruction:
         """See ``workflows.contract.instruct``."""
-        return instruction(await transitions.instruct(self.engine, question.key, question.generation, self.worker))
+        with quoting_nothing():
+            return instruction(await transitions.instruct(self.engine, question.key, question.generation, self.worker))
 
     @activity.defn(name="settle")
     async def settle(self, received: contract.Received) -> str:
         """See ``workflows.contract.settle``. The identity in the history is a label, never a right."""
+        with quoting_nothing():
+            return await self._settle(received)
+
+    async def _settle(self, received: contract.Received) -> str:
         name, arguments = clean(received.name, limit=200), [_read(argument) for argument in received.arguments]
         said = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], dict) else {}
         choice = CHOICES.get(str(said.get("choice", "")).strip().lower()) if received.name == contract.RESOLVE else None
