@@ -12,6 +12,13 @@ LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 15_000
 """Longest statement. Above any batch seen (a sweep of 1,000 rows takes well under a second)."""
 
+_NOTICE_LOSS = {
+    "keepalives_idle": 10,  # seconds of silence before the first probe; the system's default is two hours
+    "keepalives_interval": 5,
+    "keepalives_count": 2,  # so a host that is gone is noticed in 20 s on a connection that waits
+    "tcp_user_timeout": 20_000,  # ms, and as fast on one that has sent something
+}
+
 
 def driver_url(url: str) -> URL:
     """``postgresql://...`` as users write it, with psycopg 3 as the driver."""
@@ -31,7 +38,7 @@ def connect(url: str, pool_size: int = 10, statement_timeout_ms: int = STATEMENT
         # Named in every BEGIN: under a stricter default the checks after a lock would read what was true before it.
         isolation_level="READ COMMITTED",
         pool_pre_ping=False,  # a cut connection is an answer that every caller handles
-        connect_args={"prepare_threshold": None, "connect_timeout": 5, "application_name": "duly"},
+        connect_args={"prepare_threshold": None, "connect_timeout": 5, "application_name": "duly", **_NOTICE_LOSS},
     )
     limits = f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; SET LOCAL statement_timeout = {statement_timeout_ms}"
 

@@ -82,7 +82,11 @@ class TcpProxy:
         self.url = f"postgresql://{user}@127.0.0.1:{port}{parts.path}?sslmode=disable"
         self.refused = 0
         """Connections that were turned away because the server was not there or the proxy had been told to."""
+        self.held = 0
+        """Pieces that came while there was silence."""
         self._away = threading.Event()
+        self._dead: set[_Line] = set()
+        self._gone = threading.Event()
         self._flowing = threading.Event()
         self._flowing.set()
         self._order: Order | None = None
@@ -95,6 +99,7 @@ class TcpProxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.go_away()
         self._flowing.set()
+        self._gone.set()
         # A blocked accept() is not ended by close() alone.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -112,6 +117,15 @@ class TcpProxy:
             lines = list(self._lines)
         for line in lines:
             line.close()
+
+    def lose_the_open_lines(self) -> None:
+        """Those fall silent for good, uncut; new ones work: a server that moved to another host."""
+        with _LOCK:
+            self._dead |= self._lines
+
+    def go_silent(self) -> None:
+        """Nothing is cut and nothing comes through, as when a host is gone. What is sent waits until ``come_back``."""
+        self._flowing.clear()
 
     def come_back(self) -> None:
         """Forward again."""
@@ -147,13 +161,13 @@ class TcpProxy:
     def _to_server(self, line: _Line) -> None:
         with suppress(OSError):
             while chunk := line.client.recv(CHUNK):
-                self._flowing.wait()
+                self._hold(line)
                 order = self._order
                 if order and order.statement in chunk:
                     line.armed = True
                     if order.where is Cut.SILENCE and order.fulfil():
-                        self._flowing.clear()
-                        self._flowing.wait()
+                        self.go_silent()
+                        self._hold(line)
                 found = COMMIT.search(chunk) if order and line.armed else None
                 if order and found and not order.carried_out.is_set():
                     if order.where is Cut.BEFORE and order.fulfil():
@@ -166,12 +180,18 @@ class TcpProxy:
     def _to_client(self, line: _Line) -> None:
         with suppress(OSError):
             while chunk := line.server.recv(CHUNK):
-                self._flowing.wait()
+                self._hold(line)
                 if line.swallow and line.swallow.fulfil():
                     self._end(line, line.swallow)
                     return
                 line.client.sendall(chunk)
         self._forget(line)
+
+    def _hold(self, line: _Line) -> None:
+        self.held += line in self._dead or not self._flowing.is_set()
+        self._flowing.wait()
+        if line in self._dead:
+            self._gone.wait()
 
     def _end(self, line: _Line, order: Order) -> None:
         if order.stay_away:

@@ -126,6 +126,18 @@ def test_a_reply_beyond_the_patience_is_kept_by_temporal_and_settles_the_unknown
     assert row["provider_reference"] == site.sandbox.effects(key=key)[key][0]["id"]
 
 
+def test_a_worker_whose_connections_died_without_a_sign_goes_on_with_new_ones(site: Site, line: TcpProxy) -> None:
+    first, second = site.schedule("first", "second", deadline=FAR)
+    site.worker()
+    for key in (first, second):
+        site.wait_state(key, "delivered")
+    line.lose_the_open_lines()
+    (after,) = site.schedule("after", deadline=FAR)
+    site.wait_state(after, "delivered")
+    assert line.held
+    check(site)
+
+
 @pytest.mark.parametrize("statement", [CLAIM, RECORD])
 def test_a_database_that_falls_silent_for_a_while_takes_no_slot_and_no_reply_with_it(
     site: Site, line: TcpProxy, statement: str
