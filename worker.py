@@ -51,6 +51,9 @@ WORKFLOW_TASKS = 16
 RUNNER = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_all_modules())
 """Checks determinism; nothing is imported anew for each run (two thirds of the sandbox's cost, measured)."""
 
+DISPATCHER_END = 5.0
+"""Seconds for a sweep under way to end. It may be cut between any two steps; a database that is gone would hold it."""
+
 TICK = 0.5
 """Seconds between two signs of life of the event loop."""
 
@@ -153,9 +156,8 @@ async def run(environment: Environment) -> None:
         )
         dispatcher = Dispatcher(sweep)
         async with contextlib.AsyncExitStack() as stack:
-            for worker in make_workers(
-                client, settings, attempts, Settling(engine, client, environment.identity), grace
-            ):
+            workers = make_workers(client, settings, attempts, Settling(engine, client, environment.identity), grace)
+            for worker in workers:
                 await stack.enter_async_context(worker)
             ticking = asyncio.create_task(tick(state, dispatcher))
             dispatching = asyncio.create_task(dispatcher.run())
@@ -166,7 +168,10 @@ async def run(environment: Environment) -> None:
             state.why_not = "draining"
             _log.info("draining: no new starts, calls in flight finish")
             dispatcher.stop.set()
-            await dispatching
+            await asyncio.wait({dispatching}, timeout=DISPATCHER_END)
+            dispatching.cancel()
+            # All at once: while one drains, the others take nothing new.
+            await asyncio.gather(*(worker.shutdown() for worker in workers))
         ticking.cancel()
     finally:
         for adapter in adapters.values():
