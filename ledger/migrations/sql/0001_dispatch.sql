@@ -7,32 +7,32 @@ CREATE TYPE duly.dispatch AS (
 -- One bounded batch, oldest first, marked and moved on (a minute, doubling to an hour). Commit it before any start.
 -- While p_in_hand_limit rows are with Temporal unclaimed, only rows that had a workflow before are taken, so that a
 -- backlog does not feed itself.
+-- The batch's size is unknown when this is planned; left to itself the planner read the whole table twice. So: one index
+-- for what is picked, then each row by its key.
 CREATE FUNCTION duly.dispatch(p_limit int, p_in_hand_limit int, p_who text) RETURNS SETOF duly.dispatch
-  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+  SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := duly.now();
   v_full boolean;
-  v_row duly.dispatch;
+  v_keys text[];
+  v_fresh boolean[];
 BEGIN
   SELECT count(*) >= p_in_hand_limit INTO v_full
-    FROM (SELECT FROM duly.operation o WHERE o.in_hand LIMIT p_in_hand_limit) AS h;
-  FOR v_row IN
+    FROM (SELECT FROM duly.operation o WHERE o.in_hand ORDER BY o.dispatched_at LIMIT p_in_hand_limit) AS h;
+  SELECT array_agg(p.key), array_agg(p.fresh) INTO v_keys, v_fresh FROM (
+    SELECT q.key, q.dispatched_at IS NULL AS fresh FROM duly.operation q
+    WHERE q.wake_at <= v_now AND (NOT v_full OR q.dispatched_at IS NOT NULL)
+    ORDER BY q.wake_at LIMIT p_limit FOR UPDATE SKIP LOCKED) AS p;
+  RETURN QUERY
     UPDATE duly.operation o SET
       dispatched_at = v_now, redispatches = o.redispatches + 1, in_hand = (o.state = 'scheduled'),
       wake_at = v_now + least(interval '1 hour', interval '1 minute' * power(2, least(o.redispatches, 10)))
-    FROM (SELECT q.key, q.dispatched_at IS NULL AS fresh, k.name AS kind, k.lease, c.provider
-          FROM duly.operation q JOIN duly.kind k ON k.name = q.kind JOIN duly.connection c ON c.name = k.connection
-          WHERE q.wake_at <= v_now AND (NOT v_full OR q.dispatched_at IS NOT NULL)
-          ORDER BY q.wake_at LIMIT p_limit FOR UPDATE OF q SKIP LOCKED) AS picked
-    WHERE o.key = picked.key
-    RETURNING o.key, picked.kind, picked.provider, o.tenant, o.generation, picked.fresh, o.state, o.due_at, o.deadline,
-      o.attempts + 1,
+    FROM unnest(v_keys, v_fresh) AS p(key, fresh), duly.kind k JOIN duly.connection c ON c.name = k.connection
+    WHERE o.key = p.key AND k.name = o.kind
+    RETURNING o.key, k.name, c.provider, o.tenant, o.generation, p.fresh, o.state::text, o.due_at, o.deadline, o.attempts + 1,
       CASE WHEN greatest(o.due_at, o.retry_at) > v_now THEN duly._delay_ms(greatest(o.due_at, o.retry_at), v_now) ELSE 0 END,
-      extract(epoch FROM picked.lease) * 1000, v_now, o.wake_at
-  LOOP
-    RETURN NEXT v_row;
-  END LOOP;
-  RETURN;
+      (extract(epoch FROM k.lease) * 1000)::bigint, v_now, o.wake_at;
 END $$;
 
 -- A start that was refused or never made: the alarm goes back, if nobody moved it since. p_untried: no call left for
