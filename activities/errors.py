@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 @contextmanager
 def quoting_nothing() -> Iterator[None]:
-    """Replaces what is raised inside. Its text may quote the payload: Postgres shows a row that a constraint refused."""
+    """Replaces what is raised inside. Its text may quote the payload: Postgres shows rows that a constraint refused."""
     try:
         yield
     except ApplicationError:
