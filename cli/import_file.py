@@ -20,9 +20,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         "import",
         epilog=examples(
-            "./duly import operations.jsonl --dry-run",
-            "./duly import examples/orders.csv",
-            "./duly import orders.csv --kind order.confirmation --due now --deadline +2h \\",
+            "./duly import examples/orders.jsonl --due now --deadline +2h --dry-run",
+            "./duly import examples/orders.csv --kind order.confirmation --due now --deadline +2h \\",
             "    --key-template 'order-{order_id}:confirmation:1'",
             "producer | ./duly import - --format jsonl --json",
         ),
@@ -68,12 +67,16 @@ def import_(
     report = run(import_rows(_bytes(file), form, defaults, dry_run=dry_run, progress=say))
     if as_json:
         print_json({"file": file, **report.as_dict()})
-    for bad in report.bad:
-        say(f"{file}:{bad.line}: {bad.what}")
     if report.bad:
-        conflicts = sum(bad.conflict for bad in report.bad)
-        counts = f"{len(report.bad) - conflicts} bad rows, {conflicts} conflicts; nothing was changed"
-        raise CommandError(REFUSED if conflicts == len(report.bad) else USAGE, counts)
+        lines: dict[str, list[int]] = {}
+        for bad in report.bad:
+            lines.setdefault(bad.what, []).append(bad.line)
+        for what, (first, *more) in lines.items():
+            say(f"{file}:{first}: {what}{f' (also in line {_ranges(more)})' if more else ''}")
+        conflicts = {bad.line for bad in report.bad if bad.conflict}
+        rows = {bad.line for bad in report.bad}
+        counts = f"{len(rows - conflicts)} bad rows, {len(conflicts)} conflicts; nothing was changed"
+        raise CommandError(REFUSED if conflicts == rows else USAGE, counts)
     if not as_json:
         would = "dry run, nothing changed: would be " if dry_run else ""
         print(f"{report.rows} rows: {would}{report.created} created, {report.there} already there")
@@ -90,6 +93,17 @@ def _format(file: str, given: str | None) -> Format:
     if given is None and file == "-":
         raise usage("--format is missing", "Say --format jsonl or --format csv")
     raise usage(f"the format {name!r} is not known", "Use a .jsonl or .csv file, or say --format jsonl or --format csv")
+
+
+def _ranges(lines: list[int]) -> str:
+    """``3-13, 20``."""
+    ranges: list[list[int]] = []
+    for line in lines:
+        if ranges and line == ranges[-1][1] + 1:
+            ranges[-1][1] = line
+        else:
+            ranges.append([line, line])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ranges)
 
 
 def _bytes(file: str) -> bytes:

@@ -20,7 +20,8 @@ NEXT = {
     "    ./duly resolve {key} --delivered REFERENCE --reason TEXT\n"
     "    ./duly resolve {key} --not-delivered --reason TEXT\n"
     "    ./duly resolve {key} --abandon --reason TEXT",
-    "blocked": "Somebody must mend something first. No call is made meanwhile.",
+    "blocked": "Somebody must mend something first. No call is made meanwhile. Then schedule a newer version, or:\n"
+    "    ./duly cancel {key} --reason TEXT",
 }
 
 
@@ -62,7 +63,8 @@ def _events(found: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
             move = row["after"] if row["before"] is None else "·"
         else:
             move = f"{row['before']} → {row['after']}"
-        yield row["at"], f"{move}  {_fit(row['why'])}  [{_fit(row['who'])}]"
+        why = "" if row["why"] == move else f"  {_fit(row['why'])}"
+        yield row["at"], f"{move}{why}  [{_fit(row['who'])}]"
     for row in found["attempt"]:
         if row["recorded_at"] is None:
             yield (
@@ -76,7 +78,7 @@ def _events(found: dict[str, Any]) -> Iterator[tuple[datetime, str]]:
             "" if row["sent"] is None else "sent" if row["sent"] else "not sent",
             f"reference {_fit(row['provider_reference'])}" if row["provider_reference"] else "",
             f"{row['call_ms']:.0f} ms" if row["call_ms"] is not None else "",
-            _fit(row["detail"]) if row["detail"] else "",
+            _fit(row["detail"]).rstrip(".") if row["detail"] else "",
             f"resolved by {_fit(row['resolved_by'])}" if row["resolved_by"] else "NOT RESOLVED",
         ]
         yield row["recorded_at"], ", ".join(part for part in parts if part)

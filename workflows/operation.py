@@ -39,7 +39,11 @@ may be given, also when each character takes twelve bytes."""
 
 _STATE = SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE)
 _WAITING_SINCE = SearchAttributeKey.for_datetime(contract.WAITING_ATTRIBUTE)
-_SHOWN = ("unknown", "blocked")
+_SHOWN = {
+    "unknown": "Nobody knows whether it happened; it is not sent again by itself.",
+    "blocked": "Something must be mended first; nothing is sent meanwhile.",
+}
+"""States that wait for somebody, and what the web UI says of them."""
 
 
 @workflow.defn(name=contract.WORKFLOW)
@@ -158,8 +162,11 @@ class Operation:
 
     def _show(self, instruction: Instruction) -> None:
         key, state = self._start.key, instruction.state or self._shown
-        hint = f" Settle it with `./duly resolve {key} …`." if state in _SHOWN else ""
-        workflow.set_current_details(f"**{state}**: {instruction.reason or instruction.act}.{hint}")
+        details = f"**{state}**: {instruction.reason or instruction.act}."
+        if state in _SHOWN:
+            what = {"person": "a person", "": "the ledger"}.get(instruction.reason, f"the {instruction.reason}")
+            details = f"**{state}**: {_SHOWN[state]} Waits for {what}: `./duly show {key}` says what can be done."
+        workflow.set_current_details(details)
         if state != self._shown and (state in _SHOWN or self._shown in _SHOWN):
             self._touch_attributes(state)
         self._shown = state

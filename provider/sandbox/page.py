@@ -19,6 +19,8 @@ body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #8886; }
 td { overflow-wrap: anywhere; }
+td:nth-child(1) { min-width: 12rem; }
+td:nth-child(3), td:nth-child(4) { white-space: nowrap; }
 .many { color: #c22; font-weight: bold; }
 code { font: 13px ui-monospace, monospace; }
 """
