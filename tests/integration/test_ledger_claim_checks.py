@@ -230,6 +230,17 @@ async def test_a_release_wakes_what_waits_for_that_connection_and_says_so_in_its
     assert (again.done, again.answer) == (False, "it was neither held nor throttled")
 
 
+async def test_a_kind_that_leaves_a_held_connection_takes_its_operations_with_it(books: Books) -> None:
+    await books.schedule()
+    await books.sql("UPDATE duly.connection SET held = 'denied', held_at = duly.now() WHERE name = 'main'")
+    await books.claim()
+    await books.configure()
+    assert await books.dispatch() == [], "nothing changed for it"
+    await books.configure(connection="spare")
+    assert [row.key for row in await books.dispatch()] == ["k"]
+    assert (await books.granted()).connection == "spare"
+
+
 async def test_a_release_and_a_claim_that_is_about_to_wait_never_miss_each_other(books: Books) -> None:
     for number in range(ROUNDS):
         key = f"k{number}"

@@ -35,4 +35,11 @@ BEGIN
     ON CONFLICT (name) DO UPDATE SET connection = EXCLUDED.connection, owner = EXCLUDED.owner, required = EXCLUDED.required,
       max_attempts = EXCLUDED.max_attempts, call_limit = EXCLUDED.call_limit, lease = EXCLUDED.lease, settle = EXCLUDED.settle,
       accepted_bound = EXCLUDED.accepted_bound, start_lead = EXCLUDED.start_lead, active = true;
+  -- What waits for a connection that its kind has left need not wait any more. Skipping as in release_connection.
+  WITH left_behind AS MATERIALIZED (
+    SELECT o.key FROM duly.operation o JOIN duly.kind k ON k.name = o.kind
+    WHERE o.state = 'scheduled' AND o.waiting_for ~ '^connection .* is (held|throttled)$'
+      AND NOT starts_with(o.waiting_for, 'connection ' || k.connection || ' is ')
+    FOR UPDATE OF o SKIP LOCKED)
+  UPDATE duly.operation o SET wake_at = duly.now(), waiting_for = NULL FROM left_behind l WHERE o.key = l.key;
 END $$;
