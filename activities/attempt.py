@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -18,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError
 
 from activities.errors import place, quoting_nothing
 from activities.instructions import instruction
@@ -27,7 +29,7 @@ from ledger.answers import Claimed, Reply
 from provider import clock
 from provider.port import Adapter, Call, Outcome, OutcomeName
 from reconcile.policy import Backoff, delay_ms
-from workflows.contract import AttemptOrder, AttemptReport, Instruction, RecordOrder, Unrecorded
+from workflows.contract import NUDGE, AttemptOrder, AttemptReport, Instruction, RecordOrder, Unrecorded
 
 LEDGER_AWAY = (DBAPIError, PoolTimeoutError, OSError)
 """What the ledger's absence looks like. None of them says whether a COMMIT was applied."""
@@ -102,7 +104,17 @@ class Attempts:
         crash.point("after_reply")
         report = await self._record(order, token, reply, hand_over)
         crash.point("after_record")
+        if time.monotonic() > hand_over:
+            await self._nudge(order)
         return report
+
+    async def _nudge(self, order: AttemptOrder) -> None:
+        """Temporal has given this run up, so nobody hears its report; without a word the workflow would never end."""
+        try:
+            handle = activity.client().get_workflow_handle(order.key)
+            await handle.signal(NUDGE, rpc_timeout=timedelta(seconds=LEDGER_TRY))
+        except RPCError as error:
+            _log.info("not nudged", extra={"key": order.key, "error": error.status.name})
 
     async def _claim(self, order: AttemptOrder, token: UUID) -> tuple[Claimed, float]:
         """The claim, and the boot clock from *before* it was asked for: send_before counts from there."""

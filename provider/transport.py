@@ -19,7 +19,8 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -29,6 +30,9 @@ import httpx
 
 from provider.clock import boottime
 from provider.text import clean
+
+CATCH_UP = 0.5
+"""Seconds to read what has arrived, for a process that was stopped when its time limit passed: a reply is proof."""
 
 MAX_BODY = 64 * 1024  # bytes of an answer that are kept: more than any receipt, small in a worker
 
@@ -171,7 +175,7 @@ class Transport:
         truncated = False
         fault: BaseException | None = None
         try:
-            async with asyncio.timeout(time_limit):
+            async with _limited(time_limit, trace):
                 request = httpx.Request(
                     method, _url(url), headers=list(headers), content=body, extensions={"trace": trace}
                 )
@@ -205,6 +209,24 @@ class Transport:
     async def close(self) -> None:
         """Close what is open. A call in flight ends as unknown."""
         await self._http.aclose()
+
+
+@asynccontextmanager
+async def _limited(seconds: float, trace: _Trace) -> AsyncIterator[None]:
+    """Raises TimeoutError after ``seconds``. A loop that stood still then first reads what came after it had sent."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+
+    def over() -> None:
+        stood_still = trace.started and loop.time() > end + CATCH_UP
+        limit.reschedule(loop.time() + (CATCH_UP if stood_still else 0.0))
+
+    async with asyncio.timeout(None) as limit:
+        timer = loop.call_at(end, over)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def _phase(trace: _Trace, fault: BaseException | None) -> Phase:

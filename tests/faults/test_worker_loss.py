@@ -95,15 +95,3 @@ def test_a_hanging_and_a_reset_connection_after_the_effect_end_like_a_killed_wor
         assert [(attempt["outcome"], attempt["sent"]) for attempt in site.attempts(key)] == [("unknown", True)]
         assert len(site.sandbox.requests(key=key)) == site.sandbox.count(key) == 1
     check(site)
-
-
-def test_no_worker_is_needed_for_the_doubt_to_be_seen_by_the_next_one(site: Site) -> None:
-    (key,) = site.schedule("op", deadline=FAR)
-    assert site.worker(crash="after_reply=kill", wait=False).wait(60) == KILLED  # seconds
-    site.move_clock(timedelta(hours=1))  # nobody is there: lease and alarm pass unseen
-    assert site.state(key) == "calling"
-    site.worker()
-    site.wait_state(key, "unknown")
-    site.much_later()
-    assert len(site.sandbox.requests(key=key)) == 1
-    check(site)
