@@ -240,6 +240,19 @@ async def test_a_run_that_the_ledger_has_forgotten_makes_a_fresh_row_unknown_and
     assert await books.state() == "scheduled"
 
 
+async def test_a_call_whose_workflow_has_completed_is_unknown_at_once_and_its_reply_still_settles_it(
+    books: Books,
+) -> None:
+    await books.bring_to("calling")
+    await books.move_time(LEASE + 1)
+    (row,) = await books.dispatch()
+    assert await transitions.forgotten(books.engine, row, "sweep", "run-7", "the workflow has completed")
+    found = await books.row()
+    assert (found["state"], found["attempts"], found["open_attempts"]) == ("unknown", 1, 1)
+    assert found["history"][-1]["why"] == "the workflow has completed"
+    assert (await books.reply("delivered")).state == "delivered"
+
+
 @pytest.mark.parametrize("state", ["calling", "delivered", "unknown"])
 async def test_what_has_moved_on_since_its_dispatch_was_not_forgotten(books: Books, state: str) -> None:
     await books.schedule()

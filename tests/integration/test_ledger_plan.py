@@ -98,3 +98,14 @@ async def test_the_next_wake_is_one_entry_of_the_index(full: Books) -> None:
         for _ in range(10):  # plans become generic after five
             await connection.execute("SELECT duly.next_wake()")
         assert await reads(connection) == {"scan": 0, "wake": 10}
+
+
+async def test_the_alerts_are_read_without_a_look_at_what_needs_nobody(full: Books) -> None:
+    async with session(full.url) as connection:
+        await connection.execute("VACUUM ANALYZE")
+    async with session(full.url) as connection, connection.transaction():
+        found = await connection.execute("SELECT DISTINCT alert FROM duly.alerts")
+        assert await found.fetchall() == [("late",)]
+        read = await reads(connection)
+    assert read["scan"] == 0
+    assert sum(read.values()) <= DUE
