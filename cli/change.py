@@ -46,7 +46,7 @@ async def _cancel(key: str, reason: str) -> dict[str, Any]:
         answer = asdict(await transitions.cancel(engine, key, reason))
     if not answer["done"] and answer["state"] in ENDINGS:
         return answer
-    return {**answer, "nudge": await nudge(env, key)}
+    return {**answer, "nudge": await nudge(env, key, answer["state"])}
 
 
 def reschedule(key: Key, due: Due, deadline: Deadline, reason: Reason, as_json: Json = False) -> None:
@@ -75,7 +75,7 @@ async def _reschedule(key: str, moments: tuple[times.Moment, times.Moment], reas
         except times.TimeError as error:
             raise usage(str(error)) from None
         answer = asdict(await transitions.reschedule(engine, key, due_at, deadline, reason))
-    return {**answer, "nudge": await nudge(env, key)} if answer["done"] else answer
+    return {**answer, "nudge": await nudge(env, key, answer["state"])} if answer["done"] else answer
 
 
 def _finish(answer: dict[str, Any], as_json: bool) -> None:
@@ -101,9 +101,15 @@ def resolve(
     ] = False,
     abandon: Annotated[bool, typer.Option("--abandon", help="Leave it unsettled for ever; nothing is sent.")] = False,
     evidence: Annotated[str | None, typer.Option(metavar="TEXT", help="What shows it; kept with the decision.")] = None,
-    expect_state: Annotated[State | None, typer.Option(help="Refuse if it is in another state by now.")] = None,
-    expect_attempt: Annotated[int | None, typer.Option(min=0, help="Refuse after another number of attempts.")] = None,
-    label: Annotated[str | None, typer.Option(help="Your name, if a shared login decides. A label, no right.")] = None,
+    expect_state: Annotated[
+        State | None, typer.Option(metavar="STATE", help="Refuse if it is in another state by now.")
+    ] = None,
+    expect_attempt: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Refuse after another number of attempts.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your name, if a shared login decides. A label, no right.")
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -158,7 +164,7 @@ async def _resolve(arguments: dict[str, Any], dry_run: bool) -> dict[str, Any]:
     if dry_run:
         return {**answer, "dry_run": True}
     if answer["accepted"]:
-        answer["nudge"] = await nudge(env, arguments["key"])
+        answer["nudge"] = await nudge(env, arguments["key"], answer["state"])
     return answer
 
 

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     once: Annotated[bool, typer.Option("--once", help="One bounded batch. Loops run in workers.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many operations.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="At most so many operations.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Start workflows for operations that need one now. Prints starts accepted, never effects done."""

@@ -34,7 +34,7 @@ def import_(
     format_: Annotated[
         str | None, typer.Option("--format", metavar="jsonl|csv", help="Needed for -; else by the file's name.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Kind of the rows that name none.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Kind of the rows that name none.")] = None,
     due: Annotated[str | None, typer.Option(metavar="TIME", help=f"Due time likewise: {times.HELP}.")] = None,
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Deadline likewise.")] = None,
     key_template: Annotated[

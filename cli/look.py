@@ -22,10 +22,13 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(
-    state: Annotated[list[State] | None, typer.Option(help="Only this state; may be given again.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Only this kind.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only keys that begin so.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 100,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(metavar="STATE", help=f"Only this one, may be given again: {', '.join(State)}."),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this kind.")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Only keys that begin so.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N", help="At most so many.")] = 100,
     as_json: Json = False,
 ) -> None:
     """List operations, the latest change first. Payloads are not shown."""

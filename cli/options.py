@@ -8,7 +8,7 @@ import typer
 
 from cli import times
 
-Key = Annotated[str, typer.Argument(help="The operation's key.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The operation's key.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change nothing.")]
 Due = Annotated[str, typer.Option(metavar="TIME", help=f"When it should happen: {times.HELP}.")]

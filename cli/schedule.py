@@ -26,14 +26,18 @@ def register(app: typer.Typer) -> None:
 
 def schedule(
     *,
-    key: Annotated[str, typer.Argument(help="Its stable business identity: object:purpose:version.")],
-    kind: Annotated[str, typer.Option(help="A kind of duly.toml.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its stable business identity: object:purpose:version.")],
+    kind: Annotated[str, typer.Option(metavar="KIND", help="A kind of duly.toml.")],
     payload: Annotated[str, typer.Option(metavar="JSON|@FILE", help="A JSON object, or @FILE, or @- for stdin.")],
     due: Due,
     deadline: Deadline,
-    subject: Annotated[str | None, typer.Option(help="What versions compete for: object:purpose.")] = None,
-    version: Annotated[int | None, typer.Option(help="Its version; a newer one supersedes.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="For whom.")] = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What versions compete for: object:purpose.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(metavar="N", help="Its version; a newer one supersedes.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="For whom; shown and searched for.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Schedule one operation.

@@ -56,15 +56,16 @@ async def ledger_now(connection: AsyncConnection) -> datetime:
     return now
 
 
-async def nudge(env: Environment, key: str) -> str:
+async def nudge(env: Environment, key: str, state: str) -> str:
     """Asks the workflow to look at the ledger now. Returns a note for people; never raises for what Temporal does."""
     from temporalio.client import RetryConfig
     from temporalio.service import RPCError, RPCStatusCode
 
     from config.problems import ConfigError, UnavailableError
     from config.temporal import connect
+    from ledger.states import ENDINGS
 
-    later = "it holds; the sweep will find it"
+    later = "it holds" if state in ENDINGS else "it holds; the sweep will find it"
     try:
         async with asyncio.timeout(NUDGE_SECONDS):
             # One try: a server that is away is noticed at once instead of in ten seconds.

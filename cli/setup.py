@@ -11,7 +11,7 @@ from cli.errors import unavailable
 from cli.options import Json, examples
 from cli.output import print_json, print_table, say
 
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="Port on this machine.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -20,15 +20,15 @@ DEFAULT_HEALTH_PORT: Final = 8378  # beside the sandbox's 8377; neither is assig
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 VARIABLES: Final[Mapping[str, str]] = {
-    "DULY_CONFIG": "path of duly.toml",
+    "DULY_CONFIG": "path of duly.toml (else the one beside the `duly` script)",
     "DULY_CRASH_FUSE": "file that makes a crash point work once",
     "DULY_CRASH_POINT": "name=action of a crash point, for tests",
-    "DULY_DATABASE_URL": "the database, postgresql://…",
-    "DULY_HEALTH_PORT": "port of the worker's health endpoint",
-    "DULY_HOME": "folder of the local stack",
-    "DULY_LOG_LEVEL": "one of " + " ".join(LOG_LEVELS),
-    "DULY_SANDBOX_URL": "base address of the sandbox provider",
-    "DULY_WORKER_IDENTITY": "name of this worker in history",
+    "DULY_DATABASE_URL": "the database, postgresql://user@host/database (else the local stack's)",
+    "DULY_HEALTH_PORT": f"port of the worker's health endpoint (else {DEFAULT_HEALTH_PORT})",
+    "DULY_HOME": "folder of the local stack (else `.duly` beside the `duly` script)",
+    "DULY_LOG_LEVEL": f"one of {' '.join(LOG_LEVELS)} (else INFO in workers, WARNING in commands)",
+    "DULY_SANDBOX_URL": "base address of the sandbox provider (else the local stack's)",
+    "DULY_WORKER_IDENTITY": "name of this worker in history (else host and process id)",
 }
 """Every DULY_* variable there is, with its meaning. duly.toml may name more."""
 
