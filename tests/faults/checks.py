@@ -1,4 +1,4 @@
-"""What must hold after every failure, from independent records: the ledger and the provider's own."""
+"""What the fault tests share: a call with time to break something, and what must hold after every failure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ NO_EFFECT = ENDINGS - {State.DELIVERED, State.ABANDONED}
 """Endings that say that nothing happened."""
 
 
+def slowly(site: Site, key: str) -> None:
+    """The provider takes 1.5 s for this key, with much room below the call limit. Before any worker starts."""
+    url = site.environment["DULY_DATABASE_URL"]
+    site.configure(call_limit="5s")
+    site.environment["DULY_DATABASE_URL"] = url  # it may lead through a proxy
+    site.sandbox.tell("slow:1.5", key=key)
+
+
 def check(site: Site) -> None:
-    """The invariants of one site, all its operations."""
+    """The invariants of one site, all its operations, from independent records: the ledger's and the provider's own."""
     effects, requests = site.sandbox.effects(prefix=site.prefix), site.sandbox.requests(prefix=site.prefix)
     rows = {row["key"]: row for row in site.sql("SELECT * FROM duly.operation")}
     alerts = {(row["alert"], row["name"]) for row in site.sql("SELECT alert, name FROM duly.alerts")}

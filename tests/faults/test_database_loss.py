@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stack.local import Stack
-from tests.faults.checks import check
+from tests.faults.checks import check, slowly
 from tests.faults.tcp_proxy import Cut, TcpProxy
 from tests.harness import Site, wait_for
 
@@ -69,7 +69,7 @@ def test_postgres_stopped_after_the_provider_accepted_gets_the_record_when_it_is
     site: Site, line: TcpProxy, postgres: Stack
 ) -> None:
     (key,) = site.schedule("op", deadline=FAR)
-    site.sandbox.tell("slow:1.5", key=key)  # seconds: below the call limit, time enough to stop the server
+    slowly(site, key)
     worker = site.worker()
     site.wait_request(key)
     postgres.stop_postgres()
@@ -84,7 +84,7 @@ def test_postgres_stopped_after_the_provider_accepted_gets_the_record_when_it_is
 
 def test_postgres_killed_during_the_call_loses_no_reply(site: Site, postgres: Stack) -> None:
     (key,) = site.schedule("op", deadline=FAR)
-    site.sandbox.tell("slow:1.5", key=key)
+    slowly(site, key)
     site.worker()
     site.wait_request(key)
     postgres.stop_postgres(kill=True)
@@ -97,7 +97,7 @@ def test_a_reply_beyond_the_patience_is_kept_by_temporal_and_settles_the_unknown
     site: Site, line: TcpProxy, silent: bool
 ) -> None:
     (key,) = site.schedule("op", deadline=FAR)
-    site.sandbox.tell("slow:1.5", key=key)
+    slowly(site, key)
     worker = site.worker()
     site.wait_request(key)
     if silent:
@@ -172,7 +172,7 @@ def test_a_deadlock_or_serialization_failure_repeats_the_transaction_and_never_t
 
 def test_a_row_locked_by_somebody_delays_the_record_and_nothing_else(site: Site) -> None:
     (key,) = site.schedule("op", deadline=FAR)
-    site.sandbox.tell("slow:1", key=key)
+    slowly(site, key)
     site.worker()
     site.wait_request(key)
     waiting = "SELECT query_start FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%duly.record%%'"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from stack.process import Process
-from tests.faults.checks import check
+from tests.faults.checks import check, slowly
 from tests.faults.tcp_proxy import TcpProxy
 from tests.harness import Site, wait_for
 
@@ -43,7 +43,7 @@ def test_a_long_call_finishes_and_is_recorded_and_nothing_new_starts(site: Site)
 
 def test_a_process_that_exits_before_temporal_is_told_leaves_the_outcome_in_the_ledger(site: Site) -> None:
     (key,) = site.schedule("op", deadline=FAR)  # C15
-    site.sandbox.tell("slow:1.5", key=key)  # seconds: below the call limit, time enough for the signal
+    slowly(site, key)
     worker = site.worker(crash="after_record=exit")
     site.wait_request(key)
     draining(worker)
@@ -60,7 +60,7 @@ def test_a_process_that_exits_before_temporal_is_told_leaves_the_outcome_in_the_
 
 def test_a_supervisor_that_does_not_wait_leaves_an_unknown(site: Site) -> None:
     (key,) = site.schedule("op", deadline=FAR)  # F30
-    site.sandbox.tell("slow:1.5", key=key)
+    slowly(site, key)
     worker = site.worker()
     site.wait_request(key)
     draining(worker)
@@ -79,7 +79,7 @@ def test_a_shutdown_without_the_database_ends_and_leaves_the_reply_with_temporal
     site: Site, line: TcpProxy, silent: bool
 ) -> None:
     (key,) = site.schedule("op", deadline=FAR)
-    site.sandbox.tell("slow:1.5", key=key)
+    slowly(site, key)
     worker = site.worker()
     site.wait_request(key)
     if silent:
