@@ -19,6 +19,7 @@ from typing import Any
 
 from activities import attempt as attempts
 from config import crash
+from config.search_attributes import SEARCH_ATTRIBUTES
 from stack import database as databases
 from stack.local import DATABASE, Stack
 from stack.place import temporary_home
@@ -57,17 +58,16 @@ async def unknown_then_resolved_by_signal(bench: Bench) -> str:
     return key
 
 
-async def unknown_shown_in_the_search_attribute(bench: Bench) -> str:
-    """Into unknown and out of it, where the attribute is registered."""
-    bench.site.temporal(
-        "operator", "search-attribute", "create", "--name", contract.STATE_ATTRIBUTE, "--type", "Keyword"
-    )
+async def unknown_shown_in_the_search_attributes(bench: Bench) -> str:
+    """Into unknown and out of it, where the attributes are registered."""
+    bench.site.duly("migrate")
     (key,) = bench.site.schedule("op")
     bench.site.sandbox.tell("status:500", key=key)
-    async with replace(bench, sweep=replace(bench.sweep, attributes=[contract.STATE_ATTRIBUTE])).working():
+    async with replace(bench, sweep=replace(bench.sweep, attributes=list(SEARCH_ATTRIBUTES))).working():
         await bench.wait_state(key, "unknown")
         await bench.wait_asked(key)
         bench.site.sql("SELECT duly.decide(%s, 'abandon', %s)", key, REASON)
+        await bench.client.get_workflow_handle(key).signal(contract.NUDGE)
         await bench.client.get_workflow_handle(key).result()
     return key
 
@@ -162,7 +162,7 @@ async def nudged_during_a_call(bench: Bench) -> str:
 SCENARIOS: dict[str, Callable[[Bench], Awaitable[str]]] = {
     scenario.__name__: scenario
     for scenario in (
-        happy, unknown_then_resolved_by_signal, unknown_shown_in_the_search_attribute,
+        happy, unknown_then_resolved_by_signal, unknown_shown_in_the_search_attributes,
         unknown_then_sent_again_by_decision, again_after_not_sent, throttled, cancelled_while_waiting,
         attempts_that_fail_without_a_claim, reply_kept_by_the_workflow, nudged_during_a_call,
     )
