@@ -93,6 +93,7 @@ def retry_table(as_json: Json = False) -> None:
             "counts": rule.counts,
             "alert": rule.alert,
             "delay": rule.delay,
+            "replay": rule.replay,
         }
         for outcome, rule in TABLE.items()
     ]
@@ -112,10 +113,10 @@ def retry_table(as_json: Json = False) -> None:
         print_json({"outcomes": rules, "kinds": kinds})
         return
     print_table(
-        ("OUTCOME", "EXAMPLES", "THEN", "ENDS AS", "COUNTS", "DELAY", "ALERT"),
+        ("OUTCOME", "EXAMPLES", "THEN", "ENDS AS", "COUNTS", "DELAY", "ALERT", "REPLAY"),
         (
             (r["outcome"], r["examples"], r["then"], r["ends_as"] or "", "yes" if r["counts"] else "no", r["delay"],
-             r["alert"])
+             r["alert"], r["replay"])
             for r in rules
         ),
     )  # fmt: skip

@@ -68,7 +68,7 @@ def _configuration(env: Environment) -> tuple[Settings | None, list[Check]]:
         settings = load(env.config_path)
     except ConfigError as error:
         return None, [Check("configuration", "fail", str(error), "Correct the lines")]
-    found = f"{env.config_path}: {len(settings.kinds)} kinds, {len(settings.connections)} connections"
+    found = f"{env.config_path}: {len(settings.kinds)} kind(s), {len(settings.connections)} connection(s)"
     checks = [Check("configuration", "ok", found)]
     try:
         load(env.config_path, env.variables)
@@ -155,7 +155,7 @@ async def _kinds(engine: AsyncEngine, settings: Settings) -> Check:
     names = await differing(engine, settings)
     if names:
         return Check("kinds", "fail", f"the ledger differs from duly.toml: {', '.join(names)}", "Run ./duly migrate")
-    return Check("kinds", "ok", f"the ledger has the {len(settings.kinds)} of duly.toml")
+    return Check("kinds", "ok", "the ledger has what duly.toml says")
 
 
 async def _temporal(env: Environment, settings: Settings | None) -> list[Check]:
@@ -187,7 +187,7 @@ async def _namespace(client: Client) -> list[Check]:
         remedy = f"temporal operator namespace create --namespace {client.namespace}"
         return [Check("namespace", "fail", f"{client.namespace}: {error.message}", remedy)]
     days = answer.config.workflow_execution_retention_ttl.ToSeconds() / 86400
-    return [Check("namespace", "ok", f"{client.namespace}, keeps closed workflows {days:g} days")]
+    return [Check("namespace", "ok", f"{client.namespace}, keeps closed workflows {days:g} day(s)")]
 
 
 async def _attributes(client: Client) -> Check:

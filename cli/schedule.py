@@ -35,9 +35,7 @@ def schedule(
         str | None, typer.Option(metavar="TEXT", help="What versions compete for: object:purpose.")
     ] = None,
     version: Annotated[int | None, typer.Option(metavar="N", help="Its version; a newer one supersedes.")] = None,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="For whom; shown and searched for.")
-    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="TEXT", help="For whom; shown and searched for.")] = None,
     as_json: Json = False,
 ) -> None:
     """Schedule one operation.

@@ -83,7 +83,7 @@ def migrate(as_json: Json = False) -> None:
     if as_json:
         print_json(answer)
         return
-    print(f"schema {answer['schema']}; {len(answer['kinds'])} kinds: {', '.join(answer['kinds'])}")
+    print(f"schema {answer['schema']}; kinds: {', '.join(answer['kinds'])}")
     say(answer["search_attributes"])
 
 

@@ -32,7 +32,9 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if found["subject"]:
         yield f"  subject    {found['subject']}, version {found['version']}"
     yield f"  due        {clock(found['due_at'])}   deadline {clock(found['deadline'])}"
-    yield f"  attempts   {found['attempts']}, of which {found['open_attempts']} not resolved"
+    yield f"  attempts   {found['attempts']}" + (
+        f", of which {found['open_attempts']} not resolved" if found["attempts"] else ""
+    )
     if found["provider_reference"]:
         yield f"  reference  {_fit(found['provider_reference'])}"
     for name, label in (("waiting_for", "waits for"), ("stop_requested", "stop"), ("dispatch_error", "not started")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.error
 import urllib.request
@@ -74,5 +75,8 @@ class SandboxClient:
             with self._opener.open(request, timeout=_TIMEOUT) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as exc:
-            raise SandboxError(exc.read().decode("utf-8", "replace")) from exc
+            said = exc.read().decode("utf-8", "replace")
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                said = json.loads(said)["message"]
+            raise SandboxError(said) from exc
         return json.loads(text) if text else None
