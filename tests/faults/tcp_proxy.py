@@ -59,7 +59,7 @@ class _Line:
 
     client: socket.socket
     server: socket.socket
-    armed: bool = False
+    armed: Order | None = None
     swallow: Order | None = None
 
     def close(self) -> None:
@@ -164,11 +164,11 @@ class TcpProxy:
                 self._hold(line)
                 order = self._order
                 if order and order.statement in chunk:
-                    line.armed = True
+                    line.armed = order
                     if order.where is Cut.SILENCE and order.fulfil():
                         self.go_silent()
                         self._hold(line)
-                found = COMMIT.search(chunk) if order and line.armed else None
+                found = COMMIT.search(chunk) if order and line.armed is order else None
                 if order and found and not order.carried_out.is_set():
                     if order.where is Cut.BEFORE and order.fulfil():
                         self._end(line, order)

@@ -38,16 +38,23 @@ def settled(site: Site, key: str, *states: str) -> None:
     check(site)
 
 
-@pytest.mark.parametrize("where", [Cut.BEFORE, Cut.REPLY])
-@pytest.mark.parametrize("statement", [CLAIM, RECORD])
-def test_a_cut_commit_leads_to_one_call_and_its_record(site: Site, line: TcpProxy, statement: str, where: Cut) -> None:
-    order = line.cut(where, statement)
-    (key,) = site.schedule("op", deadline=FAR)
+def test_a_cut_commit_leads_to_one_call_and_its_record(site: Site, line: TcpProxy) -> None:
     site.worker()
-    settled(site, key, "calling", "delivered")
-    assert order.carried_out.is_set()
-    # The same activity went on: nothing had to time out or to be asked.
-    assert site.events(key).count("ACTIVITY_TASK_SCHEDULED") == 1
+    keys = []
+    for name, statement, where in [
+        ("claim-never-applied", CLAIM, Cut.BEFORE),
+        ("claim-applied", CLAIM, Cut.REPLY),
+        ("record-never-applied", RECORD, Cut.BEFORE),
+        ("record-applied", RECORD, Cut.REPLY),
+    ]:
+        order = line.cut(where, statement)
+        keys += site.schedule(name, deadline=FAR)
+        site.wait_state(keys[-1], "delivered")
+        assert order.carried_out.is_set(), name
+    for key in keys:
+        settled(site, key, "calling", "delivered")
+        # The same activity went on: nothing had to time out or to be asked.
+        assert site.events(key).count("ACTIVITY_TASK_SCHEDULED") == 1, key
 
 
 def test_a_claim_whose_fate_cannot_be_learnt_sends_nothing(site: Site, line: TcpProxy) -> None:
