@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql import bindparam
 from sqlalchemy.sql.elements import TextClause
 
+from ledger import database
 from ledger.answers import Answer, Claimed, Decided, Dispatch, Reply, Scheduled, Step
 
 
@@ -38,6 +39,11 @@ def _named(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
     return _statement(name, arguments, json)
 
 
+def _direct(name: str, *parameters: str) -> str:
+    arguments = ", ".join(f"%({parameter})s" for parameter in parameters)
+    return f"SELECT * FROM duly.{name}({arguments})"  # noqa: S608 (the same)
+
+
 _SCHEDULE = _named(
     "schedule", "key", "kind", "payload", "due_at", "deadline", "subject", "version", "tenant", "trace_context",
     json=("payload", "trace_context"),
@@ -48,9 +54,9 @@ _DISPATCH = _function("dispatch", "limit", "in_hand_limit", "who")
 _GIVE_BACK = _function("give_back", "key", "wake_at", "fresh", "untried")
 _DISPATCH_FAILED = _function("dispatch_failed", "key", "wake_at", "error")
 _FORGOTTEN = _function("forgotten", "key", "marked_at", "who", "run_id", "cause")
-_CLAIM = _function("claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id")
+_CLAIM = _direct("claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id")
 _INSTRUCT = _function("instruct", "key", "generation", "worker")
-_RECORD = _function(
+_RECORD = _direct(
     "record", "key", "attempt", "token", "outcome", "sent", "status", "reference", "detail", "digest", "call_ms",
     "delay_ms", "who",
 )  # fmt: skip
@@ -73,14 +79,12 @@ async def _one(
     engine: AsyncEngine,
     statement: TextClause,
     parameters: Mapping[str, Any],
-    before_commit: Callable[[], None] = _nothing,
     *,
     dry_run: bool = False,
 ) -> dict[str, Any]:
     """One statement, one transaction, one row; its column names are the fields of the dataclass it becomes."""
     async with engine.connect() as connection, connection.begin() as transaction:
         row = dict((await connection.execute(statement, parameters)).mappings().one())
-        before_commit()
         if dry_run:
             await transaction.rollback()
         return row
@@ -164,7 +168,7 @@ async def claim(
 ) -> Claimed:
     """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token."""
     return Claimed(
-        **await _one(
+        **await database.one(
             engine,
             _CLAIM,
             {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
@@ -185,7 +189,7 @@ async def record(
 ) -> Step:  # fmt: skip
     """Settle one attempt by its reply, guarded by attempt and token. ``Step.refused`` names a write not made."""
     return Step(
-        **await _one(
+        **await database.one(
             engine,
             _RECORD,
             {"key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
