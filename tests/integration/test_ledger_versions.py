@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -98,6 +99,27 @@ async def test_two_versions_at_once_leave_the_newer_one_standing(books: Books) -
             {2: "scheduled"},  # 1 came later and was refused
             {1: "superseded", 2: "scheduled"},
         )
+
+
+async def test_a_version_that_waited_for_a_newer_one_to_commit_is_refused(books: Books) -> None:
+    await version(books, 1)
+    async with session(books.url) as first:
+        await first.execute("BEGIN")
+        await first.execute(
+            "SELECT duly.schedule('v3', 'mail', '{\"n\": 1}', duly.now(), duly.now() + interval '1 hour', 's', 3)"
+        )
+        older = asyncio.create_task(version(books, 2))
+        async with asyncio.timeout(10):  # seconds; it waits at once
+            while not await books.sql(
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'schedule'"
+            ):
+                assert not older.done()
+        await first.execute("COMMIT")
+        with pytest.raises(DBAPIError, match="is older than the newest, 3"):
+            await older
+    assert (await books.sql("SELECT newest_version, newest_key FROM duly.subject")) == [
+        {"newest_version": 3, "newest_key": "v3"}
+    ]
 
 
 @pytest.mark.parametrize("state", ["calling", "accepted", "unknown"])
