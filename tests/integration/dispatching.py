@@ -56,11 +56,12 @@ async def eventually_runs(bench: Bench, count: int, key: str | None = None) -> l
 
 
 async def all_delivered_once(bench: Bench, keys: list[str]) -> None:
-    """A worker on the site delivers them: one attempt, one request, one effect each."""
+    """A worker on the site delivers them: one attempt that was sent, one request, one effect each."""
     site = bench.site
     async with bench.working():
         for key in keys:
             await bench.wait_state(key, "delivered")
     assert requests(site, *keys) == dict.fromkeys(keys, 1)
     assert {key: site.sandbox.count(key) for key in keys} == dict.fromkeys(keys, 1)
-    assert {site.operation(key)["attempts"] for key in keys} == {1}
+    # A claim that came too late to send, on a machine short of processor time, is an attempt too; it sends nothing.
+    assert {sum(attempt["sent"] for attempt in site.attempts(key)) for key in keys} == {1}
