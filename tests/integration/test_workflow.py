@@ -24,8 +24,8 @@ from temporalio.testing import TimeSkippingConfig, WorkflowEnvironment
 from temporalio.worker import Worker
 
 from stack.temporal import HEADLESS, QUICK_TIMERS, program
+from tests.determinism import SANDBOX
 from tests.workbench import eventually
-from worker import RUNNER
 from workflows import contract
 from workflows.contract import Act, AttemptReport, Instruction, Unrecorded
 from workflows.operation import Operation
@@ -119,7 +119,7 @@ async def ledger(server: WorkflowEnvironment) -> AsyncIterator[Ledger]:
     made = Ledger(server, delivered, lambda: ENDED)
     made.may_settle.set()
     async with Worker(
-        server.client, task_queue=made.queue, workflows=[Operation], workflow_runner=RUNNER,
+        server.client, task_queue=made.queue, workflows=[Operation], workflow_runner=SANDBOX,
         activities=[made.attempt, made.instruct, made.record, made.settle],
         max_cached_workflows=0, workflow_failure_exception_types=[Exception],  # a bug fails instead of waiting
     ):  # fmt: skip

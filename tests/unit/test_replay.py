@@ -12,8 +12,8 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from config.converter import CONVERTER
+from tests.determinism import SANDBOX
 from tests.record_histories import FOLDER, SCENARIOS
-from worker import RUNNER
 from workflows import contract
 from workflows.operation import Operation
 
@@ -26,7 +26,7 @@ def history(path: Path) -> WorkflowHistory:
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_a_recorded_history_replays(path: Path) -> None:
-    await Replayer(workflows=[Operation], workflow_runner=RUNNER, data_converter=CONVERTER).replay_workflow(
+    await Replayer(workflows=[Operation], workflow_runner=SANDBOX, data_converter=CONVERTER).replay_workflow(
         history(path)
     )
 
