@@ -61,6 +61,7 @@ async def _sweep(limit: int) -> dict[str, Any]:
     from cli.session import environment, ledger
     from config.search_attributes import registered, usable
     from config.temporal import connect
+    from ledger import queries
     from reconcile.sweep import Sweep
 
     env = environment()
@@ -74,7 +75,8 @@ async def _sweep(limit: int) -> dict[str, Any]:
             usable(await registered(client)),
             batch=limit,
         )
-        return asdict(await sweep_.once())
+        oldest = (await queries.next_wake(engine)).oldest_eligible_s
+        return {**asdict(await sweep_.once()), "oldest_eligible_s": oldest}
 
 
 def retry_table(as_json: Json = False) -> None:

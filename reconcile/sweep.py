@@ -25,7 +25,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ledger import queries, transitions
+from ledger import transitions
 from ledger.answers import Dispatch
 from workflows import contract
 from workflows.contract import Act, Instruction
@@ -50,7 +50,7 @@ _log = logging.getLogger("duly.sweep")
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """``starts_accepted`` counts starts that Temporal took, never effects done. Age in seconds; None: nothing due."""
+    """``starts_accepted`` counts starts that Temporal took, never effects done."""
 
     taken: int = 0
     starts_accepted: int = 0
@@ -58,7 +58,6 @@ class SweepReport:
     failed: int = 0
     forgotten: int = 0
     broker_trouble: str | None = None
-    oldest_eligible_s: float | None = None
 
 
 @dataclass
@@ -87,7 +86,6 @@ class Sweep:
 
     async def once(self) -> SweepReport:
         """One bounded sweep. Raises what the database raises; Temporal's trouble is in the report."""
-        oldest = (await queries.next_wake(self.engine)).oldest_eligible_s
         rows = await transitions.dispatch(self.engine, self.batch, self.in_hand_limit, self.identity)
         if rows:
             self.crash_point("dispatch_marked")
@@ -100,9 +98,7 @@ class Sweep:
         for error in ended:
             if error is not None:
                 raise error
-        return SweepReport(
-            len(rows), batch.accepted, batch.given_back, batch.failed, batch.forgotten, batch.trouble, oldest
-        )
+        return SweepReport(len(rows), batch.accepted, batch.given_back, batch.failed, batch.forgotten, batch.trouble)
 
     async def _starter(self, batch: _Batch) -> None:
         while batch.rows and batch.trouble is None:
