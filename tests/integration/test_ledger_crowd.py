@@ -14,7 +14,7 @@ from ledger import transitions
 from tests.integration.ledger_steps import Books, sqlstate, together
 
 SUBJECTS, VERSIONS, ACTORS, STEPS = 2, 8, 8, 60
-"""Few rows and many actors, so that they meet: a release that waits for rows deadlocks here."""
+"""Few rows and many actors, so that they meet."""
 
 OUTCOMES = (
     "delivered",
