@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ledger import database
 from ledger.states import State
 
 Record = dict[str, Any]
@@ -29,7 +30,7 @@ class NextWake:
 
 async def next_wake(engine: AsyncEngine) -> NextWake:
     """When the dispatcher should look again."""
-    (row,) = await _all(engine, "SELECT * FROM duly.next_wake()")
+    (row,) = await database.rows(engine, "SELECT * FROM duly.next_wake()", {})
     return NextWake(**row)
 
 

@@ -50,7 +50,7 @@ _SCHEDULE = _named(
 )  # fmt: skip
 _CANCEL = _named("cancel", "key", "reason")
 _RESCHEDULE = _named("reschedule", "key", "due_at", "deadline", "reason")
-_DISPATCH = _function("dispatch", "limit", "in_hand_limit", "who")
+_DISPATCH = _direct("dispatch", "limit", "in_hand_limit", "who")
 _GIVE_BACK = _function("give_back", "key", "wake_at", "fresh", "untried")
 _DISPATCH_FAILED = _function("dispatch_failed", "key", "wake_at", "error")
 _FORGOTTEN = _function("forgotten", "key", "marked_at", "who", "run_id", "cause")
@@ -69,10 +69,6 @@ _DECIDE_BY_TEMPORAL = _function(
 )
 _RELEASE_CONNECTION = _named("release_connection", "name", "reason")
 _CONFIGURE = _function("configure", "kinds", "connections", json=("kinds", "connections"))
-
-
-def _nothing() -> None:
-    """The crash point of a process in which none is armed."""
 
 
 async def _one(
@@ -128,9 +124,8 @@ async def reschedule(engine: AsyncEngine, key: str, due_at: datetime, deadline: 
 
 async def dispatch(engine: AsyncEngine, limit: int, in_hand_limit: int, who: str) -> list[Dispatch]:
     """Mark one bounded batch of rows that need a workflow now. Committed before it returns, so before any start."""
-    async with engine.begin() as connection:
-        rows = await connection.execute(_DISPATCH, {"limit": limit, "in_hand_limit": in_hand_limit, "who": who})
-        return [Dispatch(**row) for row in rows.mappings()]
+    parameters = {"limit": limit, "in_hand_limit": in_hand_limit, "who": who}
+    return [Dispatch(**row) for row in await database.rows(engine, _DISPATCH, parameters)]
 
 
 async def give_back(engine: AsyncEngine, row: Dispatch, *, untried: bool) -> bool:
@@ -164,18 +159,15 @@ async def claim(
     worker: str,
     run_id: str,
     activity_id: str,
-    before_commit: Callable[[], None] = _nothing,
+    before_commit: Callable[[], None] = database.nothing,
 ) -> Claimed:
     """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token."""
-    return Claimed(
-        **await database.one(
-            engine,
-            _CLAIM,
-            {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
-             "run_id": run_id, "activity_id": activity_id},
-            before_commit,
-        )
-    )  # fmt: skip
+    parameters = {
+        "key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker, "run_id": run_id,
+        "activity_id": activity_id,
+    }  # fmt: skip
+    (row,) = await database.rows(engine, _CLAIM, parameters, before_commit)
+    return Claimed(**row)
 
 
 async def instruct(engine: AsyncEngine, key: str, generation: int, worker: str) -> Step:
@@ -185,19 +177,16 @@ async def instruct(engine: AsyncEngine, key: str, generation: int, worker: str) 
 
 async def record(
     engine: AsyncEngine, *, key: str, attempt: int, token: UUID, reply: Reply, who: str,
-    before_commit: Callable[[], None] = _nothing,
+    before_commit: Callable[[], None] = database.nothing,
 ) -> Step:  # fmt: skip
     """Settle one attempt by its reply, guarded by attempt and token. ``Step.refused`` names a write not made."""
-    return Step(
-        **await database.one(
-            engine,
-            _RECORD,
-            {"key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
-             "status": reply.status_code, "reference": reply.reference, "detail": reply.detail,
-             "digest": reply.request_digest, "call_ms": reply.call_ms, "delay_ms": reply.delay_ms, "who": who},
-            before_commit,
-        )
-    )  # fmt: skip
+    parameters = {
+        "key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
+        "status": reply.status_code, "reference": reply.reference, "detail": reply.detail,
+        "digest": reply.request_digest, "call_ms": reply.call_ms, "delay_ms": reply.delay_ms, "who": who,
+    }  # fmt: skip
+    (row,) = await database.rows(engine, _RECORD, parameters, before_commit)
+    return Step(**row)
 
 
 async def decide(
