@@ -89,14 +89,27 @@ def test_postgres_stopped_after_the_provider_accepted_gets_the_record_when_it_is
     assert site.events(key).count("ACTIVITY_TASK_SCHEDULED") == 1
 
 
-def test_postgres_killed_during_the_call_loses_no_reply(site: Site, postgres: Stack) -> None:
-    (key,) = site.schedule("op", deadline=FAR)
+def test_postgres_killed_during_a_call_leaves_dead_connections_and_loses_no_reply(site: Site, postgres: Stack) -> None:
+    # As many as a worker's pool has connections (ledger/database.py). A lock makes all of them wait at once.
+    keys = site.schedule(*(f"op-{n}" for n in range(10)), deadline=FAR)
+    site.sandbox.tell("slow:1", match=f"{site.prefix}*")
+    (key,) = site.schedule("last", due=timedelta(minutes=5), deadline=FAR)
     slowly(site, key)
-    site.worker()
+    worker = site.worker()
+    wait_for(lambda: len(site.sandbox.requests(prefix=site.prefix)) == len(keys), "all requests")
+    with psycopg.connect(site.database) as somebody:
+        somebody.execute("SELECT FROM duly.operation FOR UPDATE")
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%duly.record%%'"
+        wait_for(lambda: len(site.sql(waiting)) >= 9, "the records to wait")  # the dispatcher may have the tenth
+    for other in keys:
+        site.wait_state(other, "delivered")
+    site.move_clock(timedelta(minutes=5))
     site.wait_request(key)
     postgres.stop_postgres(kill=True)
     postgres.start_postgres()
     settled(site, key, "calling", "delivered")
+    assert site.events(key).count("ACTIVITY_TASK_SCHEDULED") == 1
+    assert KEPT not in worker.output()
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
