@@ -26,7 +26,7 @@ from config.settings import Settings, load
 from config.temporal import connect
 from ledger import database
 from provider import registry
-from provider.port import Adapter
+from provider.port import Adapter, Call, Descriptor, Finding, FindingName, Outcome, Query
 from reconcile.dispatcher import Dispatcher
 from reconcile.policy import Backoff
 from reconcile.sweep import Sweep
@@ -130,3 +130,22 @@ async def bench_of(site: Site, **sweep: Any) -> AsyncIterator[Bench]:
         yield Bench(site, client, engine, Sweep(engine, client, "bench", RECORD_PATIENCE + ATTEMPT_MARGIN, **sweep))
     finally:
         await engine.dispose()
+
+
+class FakeAdapter:
+    """What the adapters that tests make have in common: the cautious descriptor, and no look-up."""
+
+    descriptor = Descriptor()
+    scope = "test"
+    rendering = "test"
+
+    async def perform(self, call: Call) -> Outcome:
+        """Each test's own."""
+        raise NotImplementedError
+
+    async def look_up(self, query: Query) -> Finding:
+        """It cannot be asked."""
+        return Finding(FindingName.CANNOT_TELL)
+
+    async def close(self) -> None:
+        """Nothing is open."""

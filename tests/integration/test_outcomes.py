@@ -13,12 +13,12 @@ import pytest
 
 from config import crash
 from provider import registry
-from provider.port import Adapter, Call, Descriptor, Outcome, OutcomeName
+from provider.port import Adapter, Call, Outcome, OutcomeName
 from reconcile.policy import TABLE
 from stack.local import Stack
 from stack.state import free_ports
 from tests.harness import Site, fresh_site
-from tests.workbench import Bench, bench_of, eventually
+from tests.workbench import Bench, FakeAdapter, bench_of, eventually
 
 ANSWERS = """
 [providers.sandbox.answers]
@@ -254,19 +254,14 @@ async def test_our_own_defect_before_the_first_byte_blocks_and_sends_nothing(ben
     assert site.sql("SELECT alert FROM duly.alerts WHERE name = %s", key) == [{"alert": "blocked"}]
 
 
-class Says:
+class Says(FakeAdapter):
     """An adapter that looks at the payload and sends nothing."""
-
-    descriptor = Descriptor()
 
     def __init__(self, name: OutcomeName) -> None:
         self.outcome = Outcome(name, sent=False, detail="said by the test")
 
     async def perform(self, call: Call) -> Outcome:
         return self.outcome
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.mark.parametrize(("name", "state"), [(OutcomeName.INVALID, "rejected"), (OutcomeName.DEFECT, "blocked")])
@@ -278,12 +273,11 @@ async def test_what_an_adapter_finds_unfit_is_never_sent(bench: Bench, name: Out
     assert bench.site.attempts(key)[0]["detail"] == "said by the test"
 
 
-class RaisesAfterwards:
+class RaisesAfterwards(FakeAdapter):
     """A real adapter with a bug in what it does with the answer."""
 
     def __init__(self, real: Adapter) -> None:
         self.real = real
-        self.descriptor = Descriptor()
 
     async def perform(self, call: Call) -> Outcome:
         await self.real.perform(call)

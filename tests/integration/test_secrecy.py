@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from activities import attempt as attempts
-from provider.port import Call, Descriptor, Outcome
+from provider.port import Call, Outcome
 from stack.local import Stack
 from tests.harness import Site, wait_for
-from tests.workbench import Bench, eventually
+from tests.workbench import Bench, FakeAdapter, eventually
 
 ECHO = {"do": "status", "headers": {"Content-Type": "application/json"}}
 
@@ -102,16 +102,11 @@ def test_neither_occurs_in_temporals_database_nor_in_any_log_of_a_real_worker(
     assert "ready" in worker.output()
 
 
-class Quotes:
+class Quotes(FakeAdapter):
     """An adapter with a bug, whose message quotes all that it has."""
-
-    descriptor = Descriptor()
 
     async def perform(self, call: Call) -> Outcome:
         raise ValueError(f"cannot send {call.payload} of {call}")
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 async def test_neither_occurs_when_an_adapter_raises_an_error_that_quotes_them(
