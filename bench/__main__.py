@@ -21,6 +21,7 @@ from bench.site import Site
 from cli.exit import OK, UNAVAILABLE, leave
 from stack.process import StackError
 
+BUSY = 0.5  # load average; from there on others take a share that shows in the numbers
 INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
@@ -49,6 +50,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def measure(chosen: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Runs in turn, each round in another order, so that noise and order hit all alike."""
+    machine = _machine()
     names = [name for name in NAMES if not chosen.only or name in chosen.only]
     runs: list[Run] = []
     late: Lateness | None = None
@@ -65,19 +67,24 @@ def measure(chosen: argparse.Namespace, console: Console) -> dict[str, Any]:
             console.print(f"steady: {chosen.rate:g} operations a second for {chosen.seconds:g} s")
             late = lateness(site, chosen.rate, chosen.seconds)
     return {
-        "operations": chosen.operations, "repeat": chosen.repeat, "machine": _machine(), **summary(runs, late),
+        "operations": chosen.operations, "repeat": chosen.repeat, "machine": machine, **summary(runs, late),
     }  # fmt: skip
 
 
 def _machine() -> dict[str, Any]:
-    return {"system": platform.platform(), "python": platform.python_version(), "processors": os.cpu_count()}
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load_before": os.getloadavg()[0],  # what others did to this machine in the minute before
+    }
 
 
 def show(found: dict[str, Any], console: Console) -> None:
     """The tables for people."""
     table = Table(title=f"{found['operations']} operations, median of {found['repeat']} runs; CPU in ms per operation")
     table.add_column("")
-    for heading in ("operations/s", "worker CPU", "Temporal", "Postgres", "provider", "eager starts"):
+    for heading in ("op/s", "worker", "Temporal", "Postgres", "provider", "eager"):
         table.add_column(heading, justify="right")
     for name, values in found["contestants"].items():
         used = values["cpu_ms"]
@@ -91,6 +98,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     for name in found["contestants"]:
         console.print(f"{name:6} {NAMES[name]}", highlight=False)
     console.print(table)
+    if (load := found["machine"]["load_before"]) > BUSY:
+        console.print(f"The machine was busy (load {load:.1f}): compare within this run only.", style="bold")
     if late := found.get("lateness"):
         console.print(
             f"Lateness of {late['operations']} operations at {late['per_second']:g} a second, due time to request: "
