@@ -1,5 +1,6 @@
 """Servers for the tests: one stack per session, one fresh migrated database per test that asks for one."""
 
+import logging
 import os
 import sys
 import time
@@ -50,6 +51,16 @@ def site(stack_env: Stack, tmp_path: Path) -> Iterator[Site]:
     """A whole Duly on the shared servers: own database, own Temporal namespace, workers to be started by the test."""
     with fresh_site(stack_env, tmp_path) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command run in this process sends its logs to the stream of its own test: the next must not write there."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)
