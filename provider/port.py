@@ -67,6 +67,44 @@ class Outcome:
     """Duration of the call on the monotonic clock."""
 
 
+class FindingName(StrEnum):
+    """What one look-up found. The closed list; anything else a provider says is ``CANNOT_TELL``."""
+
+    APPLIED = "applied"  # exactly one effect, by exact key or matching in all that was asked for
+    ABSENT = "absent"  # the provider's own not-found answer; whether that concludes anything is for the policy to say
+    WORKING = "working"  # taken and not finished
+    REFUSED = "refused"  # finished without effect, and the provider says so
+    SEVERAL = "several"  # more than one effect
+    CANNOT_TELL = "cannot tell"  # an error, no access, a full page, a match in doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One look-up: what is known about the operation whose effect is in doubt."""
+
+    key: str
+    kind: str
+    connection: str
+    idempotency_keys: tuple[str, ...]
+    """The provider-side keys that were used, newest first."""
+    reference: str | None
+    """The provider's reference, when it accepted the operation."""
+    payload: Mapping[str, Any]
+    time_limit: float
+    """Seconds: the total limit of the look-up, all pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the provider said to a look-up."""
+
+    name: FindingName
+    reference: str | None = None
+    detail: str = ""
+    """Cleaned, bounded text."""
+    status_code: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Descriptor:
     """What a provider can do. Every default is the cautious value: one attempt, then a person."""
@@ -100,8 +138,23 @@ class Adapter(Protocol):
     @property
     def descriptor(self) -> Descriptor: ...
 
+    @property
+    def scope(self) -> str:
+        """What an idempotency key is unique within: provider, account, region and a fingerprint of the credential
+        (never the credential). A change forbids an automatic repeat."""
+        ...
+
+    @property
+    def rendering(self) -> str:
+        """Fingerprint of how bytes are made from an operation. The same rendering, key and payload are the same bytes."""
+        ...
+
     async def perform(self, call: Call) -> Outcome:
         """Carry the call out once; the outcome says what that proved."""
+        ...
+
+    async def look_up(self, query: Query) -> Finding:
+        """Ask whether the effect exists. Never raises for a provider's answer; CANNOT_TELL when it cannot be asked."""
         ...
 
     async def close(self) -> None:
