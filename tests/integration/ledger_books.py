@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ledger.database import connect
+from tests.integration.ledger_audit import audit
 from tests.integration.ledger_steps import Books
 
 CLOCK = """
@@ -28,6 +29,6 @@ async def books(database: str) -> AsyncIterator[Books]:
         ledger = Books(engine, database)
         await ledger.configure()
         yield ledger
-        await ledger.audit()
+        await audit(ledger)
     finally:
         await engine.dispose()

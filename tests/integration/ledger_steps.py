@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ledger import queries, transitions
 from ledger.answers import Claimed, Decided, Dispatch, Reply, Scheduled, Step
-from ledger.states import ENDINGS, MOVES, UNCERTAIN, State
 
 Row = dict[str, Any]
 
@@ -156,6 +155,22 @@ class Books:
         await self.move_time(SETTLE + LEASE)
         await self.instruct(key)
 
+    async def repeat(self, key: str = "k") -> None:
+        """A permitted repeat, from unknown to calling. Nothing in the ledger permits one yet, so it is made by hand."""
+        token = uuid4()
+        await self.sql(
+            "WITH a AS (INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, idempotency_key, "
+            "scope, claimed_at, send_before, lease_until) SELECT key, 2, :token, 1, 1, 'w', idempotency_key, scope, "
+            "t, t, t FROM duly.attempt, duly.now() t WHERE key = :key RETURNING key, claimed_at), "
+            "m AS (UPDATE duly.operation o SET state = 'calling', state_since = a.claimed_at, attempts = 2, "
+            "open_attempts = 2, wake_at = a.claimed_at, lease_until = a.claimed_at FROM a WHERE o.key = a.key) "
+            "INSERT INTO duly.history (key, at, before, after, who, why, attempt) "
+            "SELECT key, claimed_at, 'unknown', 'calling', 'w', 'repeat', 2 FROM a",
+            key=key,
+            token=token,
+        )
+        self.tokens[key, 2] = token
+
     async def bring_to(self, state: str, key: str = "k") -> None:
         """Schedule ``key`` and drive it into a state by the ledger's own functions (ineligible: by hand)."""
         match state:
@@ -195,63 +210,6 @@ class Books:
                     "SELECT :key, at, 'scheduled', 'ineligible', 'test', 'by hand' FROM moved",
                     key=key,
                 )
-
-    async def audit(self) -> None:
-        """Every operation: its history is legal and folds to the row; its counters are what its attempts say."""
-        rules = {row["outcome"]: row["counts"] for row in await self.sql("SELECT * FROM duly.rule")}
-        for found in await self.sql("SELECT key FROM duly.operation ORDER BY key"):
-            row = await self.row(found["key"])
-            assert fold(row["history"]) == {name: row[name] for name in FOLDED}, row["key"]
-            open_attempts = sum(attempt["resolved_at"] is None for attempt in row["attempt"])
-            if row["state"] != "delivered":
-                assert row["open_attempts"] == open_attempts, row["key"]
-            else:
-                assert (row["open_attempts"], open_attempts) == (0, 0), row["key"]
-            assert [attempt["number"] for attempt in row["attempt"]] == list(range(1, row["attempts"] + 1))
-            assert row["spent"] == sum(counts(attempt, rules) for attempt in row["attempt"]), row["key"]
-            if row["ended_at"] is None:
-                in_view = row["state"] in ("unknown", "blocked")
-                assert row["wake_at"] is not None or in_view, f"{row['key']} is {row['state']} and waits unseen"
-
-
-def counts(attempt: Row, rules: Mapping[str, bool]) -> bool:
-    """Whether an attempt uses up one of its kind's."""
-    outcome = attempt["outcome"]
-    return outcome is not None and (rules[outcome] or (outcome == "not_sent" and attempt["sent"]))
-
-
-FOLDED = ("state", "state_since", "ended_at", "attempts", "due_at", "deadline", "stop_requested", "settled_by")
-
-
-def fold(history: list[Row]) -> Row:
-    """What an operation must look like after its history; asserts that each step is legal."""
-    now: Row = dict.fromkeys(FOLDED)
-    now["attempts"] = 0
-    for line in history:
-        assert line["before"] == now["state"], line
-        before, after, detail = line["before"], State(line["after"]), line["detail"] or {}
-        if before is None:
-            assert after is State.SCHEDULED, line
-            now.update(due_at=moment(detail["due"]), deadline=moment(detail["deadline"]))
-        elif before != after:
-            assert after in MOVES[State(before)], line
-        else:
-            assert after not in ENDINGS, line
-        if before != after:
-            now.update(state=str(after), state_since=line["at"], ended_at=line["at"] if after in ENDINGS else None)
-        if (line["attempt"] or 0) > now["attempts"]:
-            assert after in UNCERTAIN, line
-            assert line["attempt"] == now["attempts"] + 1, line
-            now["attempts"] = line["attempt"]
-        if "new_due" in detail:
-            now.update(due_at=moment(detail["new_due"]), deadline=moment(detail["new_deadline"]))
-        now["stop_requested"] = detail.get("stop_requested", now["stop_requested"])
-        now["settled_by"] = detail.get("settled_by")
-    return now
-
-
-def moment(value: str) -> datetime:
-    return datetime.strptime(value, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
 
 
 async def together(*calls: Any) -> list[Any]:
