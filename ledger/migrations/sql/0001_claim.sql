@@ -36,7 +36,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION duly.claim(
-  p_key text, p_generation int, p_attempt int, p_token uuid, p_worker text, p_run_id text, p_activity_id text
+  p_key text, p_generation int, p_attempt int, p_token uuid, p_worker text, p_run_id text, p_activity_id text, p_connections jsonb
 ) RETURNS duly.claimed LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_op duly.operation;
@@ -47,6 +47,9 @@ DECLARE
   v_subject duly.subject;
   v_before text;
   v_attempt duly.attempt;
+  v_scope text;
+  v_rendering text;
+  v_changed int;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     PERFORM duly._refuse('a claim needs READ COMMITTED: its checks must see what was committed while it waited for the locks',
@@ -64,7 +67,8 @@ BEGIN
   END IF;
   SELECT * INTO v_kind FROM duly.kind k WHERE k.name = v_op.kind;
   SELECT * INTO v_connection FROM duly.connection c WHERE c.name = v_kind.connection;
-  IF v_op.state <> 'scheduled' OR v_op.attempts <> p_attempt - 1 THEN
+  IF v_op.state NOT IN ('scheduled', 'unknown') OR v_op.attempts <> p_attempt - 1
+     OR (v_op.state = 'unknown' AND (v_op.pending_decision IS NOT NULL OR (SELECT r.at <= v_now FROM duly._repeat_at(v_op) r) IS NOT TRUE)) THEN
     IF v_op.state = 'calling' AND v_op.attempts = p_attempt THEN
       -- After a cut COMMIT only the holder of the token may go on, for what is left of its time.
       SELECT * INTO v_attempt FROM duly.attempt a
@@ -73,25 +77,39 @@ BEGIN
         RETURN duly._granted(v_op, v_kind, v_attempt, v_now);
       END IF;
     END IF;
-    -- Ended, or claimed by an earlier run of this activity, or no longer the next attempt.
+    -- Ended, in doubt with no repeat permitted now, claimed by an earlier run of this activity, or no longer the next attempt.
     RETURN duly._not_granted(duly._settle_time(v_op, p_worker));
   END IF;
   SELECT * INTO v_ledger FROM duly.ledger;
   IF v_ledger.quarantine IS NOT NULL THEN
     RETURN duly._hold(v_op, v_now + duly._grace(), v_now, 'quarantine');
   END IF;
-  IF v_op.subject IS NOT NULL THEN
+  v_scope := coalesce(p_connections #>> ARRAY[v_connection.name, 'scope'], v_connection.provider || '/' || v_connection.name);
+  v_rendering := p_connections #>> ARRAY[v_connection.name, 'rendering'];
+  IF NOT p_connections ? v_connection.name THEN
+    RETURN duly._hold(v_op, v_now + duly._grace(), v_now, 'the worker that took it has no adapter for connection ' || v_connection.name);
+  END IF;
+  -- A repeat needs no more of the following checks than those that hold a connection: _repeat_at has made its own.
+  IF v_op.state = 'unknown' THEN
+    SELECT a.number INTO v_changed FROM duly.attempt a WHERE a.key = p_key AND a.epoch = v_op.epoch AND a.resolved_at IS NULL
+      AND (a.scope <> v_scope OR a.rendering IS DISTINCT FROM v_rendering) ORDER BY a.number LIMIT 1;
+    IF FOUND THEN
+      UPDATE duly.operation o SET no_repeat = 'account, region, credential or bytes are not those of attempt ' || v_changed WHERE o.key = p_key;
+      RETURN duly._not_granted(duly._arm(p_key));
+    END IF;
+  END IF;
+  IF v_op.state = 'scheduled' AND v_op.subject IS NOT NULL THEN
     SELECT * INTO v_subject FROM duly.subject s WHERE s.subject = v_op.subject;
     IF v_subject.newest_version > v_op.version THEN
       PERFORM duly._move(v_op, 'superseded', p_worker, 'version ' || v_subject.newest_version || ' (' || v_subject.newest_key || ') took its place');
       RETURN duly._not_granted(duly._arm(p_key));
     END IF;
   END IF;
-  IF v_now + v_kind.call_limit > v_op.deadline THEN
+  IF v_op.state = 'scheduled' AND v_now + v_kind.call_limit > v_op.deadline THEN
     PERFORM duly._move(v_op, 'expired', p_worker, 'no call fits before the deadline'
       || coalesce('; it waited for: ' || v_op.waiting_for, ''));
     RETURN duly._not_granted(duly._arm(p_key));
-  ELSIF v_now < greatest(v_op.due_at, v_op.retry_at) THEN
+  ELSIF v_op.state = 'scheduled' AND v_now < greatest(v_op.due_at, v_op.retry_at) THEN
     RETURN duly._hold(v_op, greatest(v_op.due_at, v_op.retry_at), v_now, coalesce(v_op.waiting_for, 'due'));
   END IF;
   IF v_connection.held IS NOT NULL OR v_connection.not_before > v_now THEN
@@ -103,32 +121,33 @@ BEGIN
   ELSIF v_connection.not_before > v_now THEN
     RETURN duly._hold(v_op, v_connection.not_before, v_now, 'connection ' || v_connection.name || ' is throttled');
   END IF;
-  IF v_op.subject IS NOT NULL THEN
+  IF v_op.state = 'scheduled' AND v_op.subject IS NOT NULL THEN
     SELECT o.key INTO v_before FROM duly.operation o WHERE o.subject = v_op.subject AND o.version < v_op.version
       AND o.state IN ('calling', 'accepted', 'unknown') ORDER BY o.version LIMIT 1;
     IF v_before IS NOT NULL THEN
       RETURN duly._hold(v_op, v_op.deadline, v_now, 'predecessor');
     END IF;
   END IF;
-  IF v_op.spent >= v_kind.max_attempts THEN
+  IF v_op.state = 'scheduled' AND v_op.spent >= v_kind.max_attempts THEN
     PERFORM duly._move(v_op, 'exhausted', p_worker, v_op.spent || ' attempts used');
     RETURN duly._not_granted(duly._arm(p_key));
   END IF;
 
   -- The call must begin early enough to end before the lease and before the deadline.
   INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, activity_id, idempotency_key, scope,
-      claimed_at, send_before, lease_until)
+      rendering, claimed_at, send_before, lease_until)
     VALUES (p_key, p_attempt, p_token, v_op.generation, v_op.epoch, p_worker, p_run_id, p_activity_id,
-      duly._idempotency_key(v_op), v_connection.provider || '/' || v_connection.name, v_now,
+      duly._idempotency_key(v_op), v_scope, v_rendering, v_now,
       least(v_now + v_kind.lease, v_op.deadline) - v_kind.call_limit, v_now + v_kind.lease)
     RETURNING * INTO v_attempt;
   UPDATE duly.operation o SET state = 'calling', state_since = v_now, attempts = p_attempt, open_attempts = o.open_attempts + 1,
     lease_until = v_now + v_kind.lease, in_hand = false, redispatches = 0, dispatch_error = NULL, waiting_for = NULL,
     -- a second past the lease, so that the sweep which looks finds it over
-    retry_at = NULL, wake_at = v_now + v_kind.lease + interval '1 second'
-    WHERE o.key = p_key AND o.state = 'scheduled' AND o.attempts = p_attempt - 1;
+    retry_at = NULL, look_at = NULL, wake_at = v_now + v_kind.lease + interval '1 second'
+    WHERE o.key = p_key AND o.state = v_op.state AND o.attempts = p_attempt - 1;
   INSERT INTO duly.history (key, at, before, after, who, why, attempt)
-    VALUES (p_key, v_now, 'scheduled', 'calling', p_worker, 'attempt ' || p_attempt || ' claimed', p_attempt);
+    VALUES (p_key, v_now, v_op.state, 'calling', p_worker, CASE v_op.state WHEN 'unknown' THEN 'repeat with the same key: ' ELSE '' END
+      || 'attempt ' || p_attempt || ' claimed', p_attempt);
   RETURN duly._granted(v_op, v_kind, v_attempt, v_now);
 END $$;
 
@@ -143,7 +162,7 @@ BEGIN
   ELSIF p_op.state = 'accepted' AND v_now >= p_op.lease_until THEN
     PERFORM duly._move(p_op, 'unknown', p_who, 'the provider accepted it and its bound passed without a result', p_wake_at => v_now);
   ELSIF p_op.state = 'unknown' AND v_now >= p_op.pending_at THEN
-    PERFORM duly._apply_not_delivered(p_op, p_who);
+    PERFORM duly._apply(d, p_op, p_who) FROM duly.decision d WHERE d.id = p_op.pending_decision;
   END IF;
   RETURN duly._arm(p_op.key);
 END $$;

@@ -1,6 +1,6 @@
 -- The pieces that every write is made of. Names with a leading underscore are for these functions only.
 
--- What a workflow is told: act is attempt, wait or ended. delay_ms NULL: until a nudge.
+-- What a workflow is told: act is attempt, look_up, wait or ended. delay_ms NULL: until a nudge.
 CREATE TYPE duly.step AS (
   act text, attempt int, delay_ms bigint, state text, reason text, generation int, refused text);
 
@@ -19,6 +19,13 @@ BEGIN
   RETURN v_op;
 END $$;
 
+-- When the look-up after p_looked others is due, by the kind's plan (the last interval repeats), a tenth to either side so
+-- that what failed together does not ask together. NULL: the provider cannot be asked.
+CREATE FUNCTION duly._look_at(p_kind text, p_looked int, p_now timestamptz) RETURNS timestamptz
+  LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT p_now + k.look_ups[least(p_looked + 1, cardinality(k.look_ups))] * (0.9 + 0.2 * random()) FROM duly.kind k WHERE k.name = p_kind;
+$$;
+
 -- The one way to change a state: guarded UPDATE and its history row, together. False: somebody else moved it first.
 CREATE FUNCTION duly._move(
   p_op duly.operation, p_after text, p_who text, p_why text, p_detail jsonb DEFAULT NULL,
@@ -36,7 +43,13 @@ BEGIN
     waiting_for = CASE WHEN v_ending THEN o.waiting_for ELSE p_waiting_for END,
     open_attempts = CASE p_after WHEN 'delivered' THEN 0 ELSE o.open_attempts - p_resolved END,
     settled_by = p_settled_by, provider_reference = coalesce(p_reference, o.provider_reference),
-    pending_decision = NULL, pending_at = NULL, in_hand = false, redispatches = 0
+    pending_decision = NULL, pending_at = NULL, in_hand = false, redispatches = 0,
+    -- a decision opened it again: the next generation, with its attempts before it
+    generation = o.generation + (o.ended_at IS NOT NULL AND NOT v_ending)::int,
+    spent = CASE WHEN o.ended_at IS NOT NULL AND NOT v_ending THEN 0 ELSE o.spent END,
+    -- a doubt begins: the first look-up is set; it ends: none is due
+    looked = 0, look_at = CASE WHEN p_after IN ('accepted', 'unknown') THEN duly._look_at(o.kind, 0, v_now) END,
+    no_repeat = CASE WHEN p_after IN ('calling', 'unknown') THEN o.no_repeat END
   WHERE o.key = p_op.key AND o.state = p_op.state AND o.attempts = p_op.attempts;
   IF NOT FOUND THEN
     RETURN false;
@@ -61,24 +74,71 @@ CREATE FUNCTION duly._grace() RETURNS interval LANGUAGE sql IMMUTABLE RETURN int
 CREATE FUNCTION duly._delay_ms(p_until timestamptz, p_now timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
   RETURN greatest(1000, ceil(extract(epoch FROM p_until - p_now) * 1000))::bigint;
 
+CREATE FUNCTION duly._delay_or_now(p_at timestamptz, p_now timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
+  RETURN CASE WHEN p_at > p_now THEN duly._delay_ms(p_at, p_now) ELSE 0 END;
+
+-- When the same bytes may be sent again with the same key; NULL: never, and why in p_why. Every rule must hold.
+CREATE FUNCTION duly._repeat_at(p_op duly.operation, OUT at timestamptz, OUT why text)
+  LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_kind duly.kind;
+  v_first duly.attempt;
+  v_last duly.attempt;
+BEGIN
+  SELECT * INTO v_kind FROM duly.kind k WHERE k.name = p_op.kind;
+  SELECT * INTO v_first FROM duly.attempt a WHERE a.key = p_op.key AND a.epoch = p_op.epoch ORDER BY a.number LIMIT 1;
+  SELECT * INTO v_last FROM duly.attempt a WHERE a.key = p_op.key ORDER BY a.number DESC LIMIT 1;
+  -- No earlier request can still be under way then.
+  at := v_last.send_before + v_kind.settle;
+  why := CASE
+    WHEN p_op.state <> 'unknown' THEN 'it is ' || p_op.state
+    WHEN v_kind.repeat_within = interval '0' THEN 'the provider is not known to recognise a repeat'
+    WHEN p_op.no_repeat IS NOT NULL THEN p_op.no_repeat
+    WHEN p_op.stop_requested IS NOT NULL THEN 'a stop was requested'
+    WHEN p_op.version < (SELECT s.newest_version FROM duly.subject s WHERE s.subject = p_op.subject) THEN 'a newer version took its place'
+    WHEN p_op.spent >= v_kind.max_attempts THEN p_op.spent || ' attempts are used'
+    WHEN v_kind.stores_errors AND v_last.status_code >= 500 THEN 'the provider stores its errors: the key would bring back status ' || v_last.status_code
+    WHEN at + v_kind.call_limit > v_first.claimed_at + v_kind.repeat_within
+      THEN 'the provider may have forgotten the key: its safe retention ends ' || duly._utc(v_first.claimed_at + v_kind.repeat_within)
+    WHEN at + v_kind.call_limit > p_op.deadline THEN 'no call would fit before the deadline'
+  END;
+  IF why IS NOT NULL THEN
+    at := NULL;
+  END IF;
+END $$;
+
 -- The instruction that a row's state amounts to. Pure reading; the time-driven moves were made before.
 CREATE FUNCTION duly._next(p_op duly.operation, p_now timestamptz) RETURNS duly.step
   LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_at timestamptz;
+  v_repeat timestamptz;
 BEGIN
   CASE p_op.state
     WHEN 'scheduled' THEN
       v_at := greatest(p_op.due_at, coalesce(p_op.retry_at, p_op.due_at));
-      RETURN ('attempt', p_op.attempts + 1, CASE WHEN v_at > p_now THEN duly._delay_ms(v_at, p_now) ELSE 0 END,
-              p_op.state, coalesce(p_op.waiting_for, 'due'), p_op.generation, NULL)::duly.step;
+      RETURN ('attempt', p_op.attempts + 1, duly._delay_or_now(v_at, p_now), p_op.state,
+               coalesce(p_op.waiting_for, 'due'), p_op.generation, NULL)::duly.step;
     WHEN 'calling' THEN
       RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.lease_until, p_now), p_op.state, 'lease', p_op.generation, NULL)::duly.step;
     WHEN 'accepted' THEN
+      IF p_op.look_at < p_op.lease_until THEN
+        RETURN ('look_up', p_op.attempts, duly._delay_or_now(p_op.look_at, p_now), p_op.state, 'provider', p_op.generation, NULL)::duly.step;
+      END IF;
       RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.lease_until, p_now), p_op.state, 'provider', p_op.generation, NULL)::duly.step;
     WHEN 'unknown' THEN
-      RETURN ('wait', p_op.attempts, CASE WHEN p_op.pending_at IS NOT NULL THEN duly._delay_ms(p_op.pending_at, p_now) END,
-              p_op.state, CASE WHEN p_op.pending_at IS NULL THEN 'person' ELSE 'settle time' END, p_op.generation, NULL)::duly.step;
+      IF p_op.pending_at IS NOT NULL AND (p_op.pending_at <= p_op.look_at) IS NOT FALSE THEN
+        RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.pending_at, p_now), p_op.state, 'settle time', p_op.generation, NULL)::duly.step;
+      END IF;
+      IF p_op.pending_at IS NULL THEN
+        SELECT r.at INTO v_repeat FROM duly._repeat_at(p_op) r;
+      END IF;
+      IF v_repeat < p_op.look_at OR (v_repeat IS NOT NULL AND p_op.look_at IS NULL) THEN
+        RETURN ('attempt', p_op.attempts + 1, duly._delay_or_now(v_repeat, p_now), p_op.state, 'repeat with the same key', p_op.generation, NULL)::duly.step;
+      ELSIF p_op.look_at IS NOT NULL THEN
+        RETURN ('look_up', p_op.attempts, duly._delay_or_now(p_op.look_at, p_now), p_op.state, 'evidence', p_op.generation, NULL)::duly.step;
+      END IF;
+      RETURN ('wait', p_op.attempts, NULL, p_op.state, 'person', p_op.generation, NULL)::duly.step;
     WHEN 'blocked' THEN
       RETURN ('wait', p_op.attempts, NULL, p_op.state, 'person', p_op.generation, NULL)::duly.step;
     ELSE

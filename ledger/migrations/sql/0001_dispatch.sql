@@ -54,32 +54,39 @@ BEGIN
   RETURN FOUND;
 END $$;
 
+-- A run that this ledger does not know of may have sent: a stand-in attempt carries the doubt.
+CREATE FUNCTION duly._doubt(p_op duly.operation, p_who text, p_run_id text, p_cause text) RETURNS void
+  LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := duly.now();
+BEGIN
+  INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, idempotency_key, scope, claimed_at,
+      send_before, lease_until, outcome, recorded_at, detail)
+    VALUES (p_op.key, p_op.attempts + 1, gen_random_uuid(), p_op.generation, p_op.epoch, p_who, p_run_id,
+      duly._idempotency_key(p_op), 'unknown', v_now, v_now, v_now, 'unknown', v_now, p_cause);
+  UPDATE duly.operation o SET attempts = o.attempts + 1, open_attempts = o.open_attempts + 1, state = 'unknown',
+    state_since = v_now, wake_at = v_now, in_hand = false, lease_until = v_now,
+    retry_at = NULL, waiting_for = NULL, spent = o.spent + 1
+    WHERE o.key = p_op.key AND o.state = 'scheduled' AND o.attempts = p_op.attempts;
+  INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
+    VALUES (p_op.key, v_now, p_op.state, 'unknown', p_who, p_cause, p_op.attempts + 1, jsonb_build_object('run_id', p_run_id));
+END $$;
+
 -- Temporal knows a run of this key that the ledger does not: the ledger was restored from an older copy. The run may
 -- have sent, so a stand-in attempt carries the doubt, and nothing is sent.
 CREATE FUNCTION duly.forgotten(p_key text, p_marked_at timestamptz, p_who text, p_run_id text, p_cause text) RETURNS boolean
   LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_op duly.operation;
-  v_now timestamptz;
 BEGIN
   v_op := duly._lock(p_key);
-  v_now := duly.now();
   IF v_op.key IS NULL OR v_op.dispatched_at IS DISTINCT FROM p_marked_at OR v_op.state NOT IN ('scheduled', 'calling') THEN
     RETURN false;
   ELSIF v_op.state = 'calling' THEN
     PERFORM duly._lease_over(v_op, p_who, p_cause);
     RETURN true;
   END IF;
-  INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, run_id, idempotency_key, scope, claimed_at,
-      send_before, lease_until, outcome, recorded_at, detail)
-    VALUES (p_key, v_op.attempts + 1, gen_random_uuid(), v_op.generation, v_op.epoch, p_who, p_run_id,
-      duly._idempotency_key(v_op), 'unknown', v_now, v_now, v_now, 'unknown', v_now, p_cause);
-  UPDATE duly.operation o SET attempts = o.attempts + 1, open_attempts = o.open_attempts + 1, state = 'unknown',
-    state_since = v_now, wake_at = v_now, in_hand = false, lease_until = v_now,
-    retry_at = NULL, waiting_for = NULL, spent = o.spent + 1
-    WHERE o.key = p_key AND o.state = 'scheduled' AND o.attempts = v_op.attempts;
-  INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
-    VALUES (p_key, v_now, v_op.state, 'unknown', p_who, p_cause, v_op.attempts + 1, jsonb_build_object('run_id', p_run_id));
+  PERFORM duly._doubt(v_op, p_who, p_run_id, p_cause);
   RETURN true;
 END $$;
 

@@ -4,11 +4,14 @@ GRANT EXECUTE ON FUNCTION duly.now() TO duly_app, duly_worker, duly_operator, du
 GRANT EXECUTE ON FUNCTION duly._utc(timestamptz) TO duly_app, duly_worker, duly_operator, duly_owner, duly_reader;
 GRANT EXECUTE ON FUNCTION duly.schedule, duly.cancel, duly.reschedule TO duly_app, duly_operator, duly_owner;
 GRANT EXECUTE ON FUNCTION duly.dispatch, duly.give_back, duly.dispatch_failed, duly.forgotten, duly.next_wake, duly.claim,
-  duly.instruct, duly.record, duly.decide_by_temporal TO duly_worker;
-GRANT EXECUTE ON FUNCTION duly.decide, duly.release_connection TO duly_operator, duly_owner;
-GRANT EXECUTE ON FUNCTION duly.configure TO duly_owner;
+  duly.instruct, duly.record, duly.look_up, duly.found, duly.decide_by_temporal, duly.witness_now, duly.check_witness,
+  duly.quarantine, duly.doubt_gap TO duly_worker;
+GRANT EXECUTE ON FUNCTION duly.decide, duly.approve, duly.release_connection, duly.preview_plan, duly.make_plan, duly.apply_plan
+  TO duly_operator, duly_owner;
+GRANT EXECUTE ON FUNCTION duly.configure, duly.adopt TO duly_owner;
 GRANT SELECT ON duly.ledger, duly.move, duly.rule, duly.connection, duly.kind, duly.subject, duly.operation, duly.attempt,
-  duly.history, duly.evidence, duly.decision, duly.alerts TO duly_worker, duly_operator, duly_owner, duly_reader;
+  duly.history, duly.evidence, duly.decision, duly.approval, duly.choice, duly.adoption, duly.plan, duly.plan_item, duly.plan_result,
+  duly.alerts TO duly_worker, duly_operator, duly_owner, duly_reader;
 RESET ROLE;
 -- Alembic's own table belongs to whoever migrates; everybody may see which version it is.
 GRANT SELECT ON duly.alembic_version TO duly_worker, duly_operator, duly_owner, duly_reader;

@@ -11,6 +11,16 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.evidence
   FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.decision
   FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.approval
+  FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.plan
+  FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.plan_item
+  FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.plan_result
+  FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON duly.adoption
+  FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
 CREATE TRIGGER never_removed BEFORE DELETE OR TRUNCATE ON duly.operation
   FOR EACH STATEMENT EXECUTE FUNCTION duly._append_only();
 CREATE TRIGGER never_removed BEFORE DELETE OR TRUNCATE ON duly.attempt
@@ -27,6 +37,9 @@ BEGIN
   IF NEW.state <> OLD.state
      AND NOT EXISTS (SELECT FROM duly.move m WHERE m.before = OLD.state AND m.after = NEW.state) THEN
     RAISE EXCEPTION 'illegal move of %: % to %', OLD.key, OLD.state, NEW.state USING ERRCODE = '23514';
+  END IF;
+  IF OLD.ended_at IS NOT NULL AND NEW.ended_at IS NULL AND NEW.generation <> OLD.generation + 1 THEN
+    RAISE EXCEPTION '% has ended: only the next generation opens it again', OLD.key USING ERRCODE = '23514';
   END IF;
   IF NEW.attempts NOT IN (OLD.attempts, OLD.attempts + 1) OR NEW.epoch < OLD.epoch OR NEW.generation < OLD.generation THEN
     RAISE EXCEPTION 'attempts, epoch and generation of % only grow', OLD.key USING ERRCODE = '23514';

@@ -31,7 +31,16 @@ SELECT v.before, unnest(v.after) FROM (VALUES
   ('calling', ARRAY['delivered','accepted','scheduled','unknown','rejected','expired','exhausted','cancelled','superseded','blocked']),
   ('accepted', ARRAY['delivered','rejected','unknown','abandoned']),
   ('unknown', ARRAY['calling','delivered','accepted','scheduled','rejected','expired','exhausted','cancelled','superseded','blocked','abandoned']),
-  ('blocked', ARRAY['scheduled','delivered','accepted','expired','cancelled','superseded','abandoned'])
+  ('blocked', ARRAY['scheduled','delivered','accepted','expired','cancelled','superseded','abandoned']),
+  -- endings move on by a recorded decision only: reopen (next generation) or correct
+  ('delivered', ARRAY['rejected','abandoned']),
+  ('rejected', ARRAY['scheduled','delivered']),
+  ('expired', ARRAY['scheduled','delivered']),
+  ('exhausted', ARRAY['scheduled','delivered']),
+  ('cancelled', ARRAY['delivered']),
+  ('superseded', ARRAY['delivered']),
+  ('ineligible', ARRAY['delivered']),
+  ('abandoned', ARRAY['delivered','rejected'])
 ) AS v(before, after);
 
 -- What follows each outcome: the same table as reconcile/policy.py. The database enforces it, whoever records.
@@ -70,7 +79,14 @@ CREATE TABLE duly.kind (
   settle interval NOT NULL,                        -- before this, no absence and no "not delivered" is believed
   accepted_bound interval NOT NULL,
   start_lead interval NOT NULL,
+  look_ups interval[] NOT NULL,                    -- when to ask the provider about a doubt; the last repeats; none: it cannot be asked
+  look_up_lag interval,                            -- after which an effect is visible to a look-up; NULL: not known
+  look_up_conclusive boolean NOT NULL,             -- whether absence may ever conclude
+  repeat_within interval NOT NULL,                 -- from the first send, for the same bytes with the same key; 0: never
+  stores_errors boolean NOT NULL,                  -- a stored error comes back under the key: a repeat is pointless
+  second_person boolean NOT NULL,                  -- choices after which something may be sent need an approval
   active boolean NOT NULL DEFAULT true,
+  CHECK (NOT look_up_conclusive OR look_up_lag IS NOT NULL),
   CHECK (lease > call_limit)
 );
 
@@ -101,6 +117,9 @@ CREATE TABLE duly.operation (
   spent int NOT NULL DEFAULT 0,                    -- of these, how many count against max_attempts
   open_attempts int NOT NULL DEFAULT 0,            -- attempts that are not resolved
   lease_until timestamptz,
+  looked int NOT NULL DEFAULT 0,                   -- look-ups made in this doubt
+  look_at timestamptz,                             -- when the next one is due
+  no_repeat text,                                  -- why this doubt may not be settled by a repeat
   generation int NOT NULL DEFAULT 1,
   epoch int NOT NULL DEFAULT 1,
   stop_requested text,
@@ -128,14 +147,15 @@ CREATE TABLE duly.operation (
   CONSTRAINT in_doubt_has_an_open_attempt CHECK (open_attempts > 0 OR state NOT IN ('calling','accepted','unknown')),
   CONSTRAINT in_flight_has_a_bound CHECK (lease_until IS NOT NULL OR state NOT IN ('calling','accepted')),
   CONSTRAINT nothing_is_forgotten CHECK (wake_at IS NOT NULL OR ended_at IS NOT NULL
-    OR state = 'blocked' OR (state = 'unknown' AND pending_at IS NULL)),
+    OR state = 'blocked' OR (state = 'unknown' AND pending_at IS NULL AND look_at IS NULL)),
   CONSTRAINT delivered_is_settled CHECK ((settled_by IS NOT NULL) = (state = 'delivered')),
-  CONSTRAINT pending_has_time CHECK ((pending_decision IS NULL) = (pending_at IS NULL))
+  CONSTRAINT pending_has_time CHECK ((pending_decision IS NULL) = (pending_at IS NULL)),
+  CONSTRAINT looked_at_in_doubt CHECK (look_at IS NULL OR state IN ('accepted', 'unknown'))
 );
 -- The sweep's index: neither future rows nor finished ones are on its path.
 CREATE INDEX operation_wake ON duly.operation (wake_at) WHERE wake_at IS NOT NULL;
 -- What a released connection wakes.
-CREATE INDEX operation_waiting ON duly.operation (waiting_for) WHERE state = 'scheduled' AND waiting_for IS NOT NULL;
+CREATE INDEX operation_waiting ON duly.operation (waiting_for) WHERE waiting_for IS NOT NULL AND state IN ('scheduled', 'unknown');
 CREATE INDEX operation_not_started ON duly.operation (dispatched_at) WHERE dispatch_error IS NOT NULL;
 CREATE INDEX operation_in_hand ON duly.operation (dispatched_at) WHERE in_hand;
 CREATE INDEX operation_attention ON duly.operation (state, state_since)
@@ -154,6 +174,7 @@ CREATE TABLE duly.attempt (
   activity_id text,
   idempotency_key text NOT NULL,
   scope text NOT NULL,                             -- what the idempotency key is unique within
+  rendering text,                                  -- how bytes were made: the same rendering, key and payload are the same bytes
   claimed_at timestamptz NOT NULL,
   send_before timestamptz NOT NULL,
   lease_until timestamptz NOT NULL,
@@ -208,14 +229,69 @@ CREATE TABLE duly.decision (
   choice text NOT NULL,
   reason text NOT NULL,
   reference text,
+  deadline timestamptz,                            -- extend, reopen: the new one
+  ending text,                                     -- correct: what the evidence shows
   evidence jsonb,
   state_seen text NOT NULL,
   attempt_seen int NOT NULL,
   decided_by text NOT NULL DEFAULT session_user,   -- the database's own name for who it is, never a claim
-  by_right text NOT NULL,
+  by_right text NOT NULL,                          -- operator, owner, temporal, or proposal (no right at all)
+  needs_approval boolean NOT NULL DEFAULT false,
   label text,                                      -- a name that somebody gave; a label, never a right
   at timestamptz NOT NULL,
   effective_at timestamptz NOT NULL
 );
 CREATE INDEX decision_key ON duly.decision (key, id);
+CREATE INDEX decision_approval ON duly.decision (id) WHERE needs_approval;
+
+-- The second person's word on a decision, or an operator's on a proposal.
+CREATE TABLE duly.approval (
+  decision bigint PRIMARY KEY REFERENCES duly.decision,
+  approved_by text NOT NULL DEFAULT session_user,
+  by_right text NOT NULL,
+  reason text NOT NULL,
+  at timestamptz NOT NULL
+);
+
+-- An owner's word after a restore.
+CREATE TABLE duly.adoption (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  quarantine text NOT NULL,
+  quarantined_at timestamptz NOT NULL,
+  reason text NOT NULL,
+  adopted_by text NOT NULL DEFAULT session_user,
+  at timestamptz NOT NULL
+);
+
+-- A frozen list of what a bulk decision would do; applied by its number, item by item.
+CREATE TABLE duly.plan (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  choice text NOT NULL,
+  reason text NOT NULL,
+  deadline timestamptz,
+  selection jsonb NOT NULL,
+  made_by text NOT NULL DEFAULT session_user,
+  at timestamptz NOT NULL
+);
+CREATE TABLE duly.plan_item (
+  plan bigint NOT NULL REFERENCES duly.plan,
+  key text NOT NULL REFERENCES duly.operation,
+  state_seen text NOT NULL,
+  attempt_seen int NOT NULL,
+  generation_seen int NOT NULL,
+  evidence_seen text,
+  consequence text NOT NULL,
+  PRIMARY KEY (plan, key)
+);
+CREATE TABLE duly.plan_result (
+  plan bigint NOT NULL,
+  key text NOT NULL,
+  done boolean NOT NULL,
+  answer text NOT NULL,
+  decision bigint REFERENCES duly.decision,
+  applied_by text NOT NULL DEFAULT session_user,
+  at timestamptz NOT NULL,
+  PRIMARY KEY (plan, key),
+  FOREIGN KEY (plan, key) REFERENCES duly.plan_item
+);
 ALTER TABLE duly.operation ADD FOREIGN KEY (pending_decision) REFERENCES duly.decision;

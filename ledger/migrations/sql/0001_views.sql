@@ -15,6 +15,11 @@ CREATE VIEW duly.alerts AS
     FROM duly.operation o JOIN duly.kind k ON k.name = o.kind
     WHERE o.dispatch_error IS NOT NULL AND o.ended_at IS NULL AND o.wake_at >= (SELECT duly.now() - interval '1 minute')
   UNION ALL
+  SELECT 'approval', d.key, o.kind, k.owner, d.at, d.choice || ' proposed by ' || coalesce(d.label, d.decided_by) || ': ' || d.reason
+    FROM duly.decision d JOIN duly.operation o ON o.key = d.key JOIN duly.kind k ON k.name = o.kind
+    WHERE d.needs_approval AND NOT EXISTS (SELECT FROM duly.approval a WHERE a.decision = d.id)
+      AND o.state = d.state_seen AND o.attempts = d.attempt_seen
+  UNION ALL
   SELECT 'connection held', c.name, NULL, NULL, c.held_at, c.held FROM duly.connection c WHERE c.held IS NOT NULL
   UNION ALL
   SELECT 'quarantine', l.id::text, NULL, NULL, l.quarantined_at, l.quarantine FROM duly.ledger l WHERE l.quarantine IS NOT NULL;
@@ -27,12 +32,19 @@ BEGIN
     SELECT x.name, x.provider FROM jsonb_to_recordset(p_connections) AS x(name text, provider text)
     ON CONFLICT (name) DO UPDATE SET provider = EXCLUDED.provider;
   UPDATE duly.kind SET active = false WHERE active;
-  INSERT INTO duly.kind AS k (name, connection, owner, required, max_attempts, call_limit, lease, settle, accepted_bound, start_lead)
+  INSERT INTO duly.kind AS k (name, connection, owner, required, max_attempts, call_limit, lease, settle, accepted_bound, start_lead,
+      look_ups, look_up_lag, look_up_conclusive, repeat_within, stores_errors, second_person)
     SELECT x.name, x.connection, x.owner, x.required, x.max_attempts, x.call_limit * interval '1 second', x.lease * interval '1 second',
-      x.settle * interval '1 second', x.accepted_bound * interval '1 second', x.start_lead * interval '1 second'
+      x.settle * interval '1 second', x.accepted_bound * interval '1 second', x.start_lead * interval '1 second',
+      ARRAY(SELECT s * interval '1 second' FROM unnest(x.look_ups) WITH ORDINALITY AS u(s, n) ORDER BY n), x.look_up_lag * interval '1 second',
+      x.look_up_conclusive, x.repeat_within * interval '1 second', x.stores_errors, x.second_person
     FROM jsonb_to_recordset(p_kinds) AS x(name text, connection text, owner text, required text[], max_attempts int,
-      call_limit double precision, lease double precision, settle double precision, accepted_bound double precision, start_lead double precision)
+      call_limit double precision, lease double precision, settle double precision, accepted_bound double precision, start_lead double precision,
+      look_ups double precision[], look_up_lag double precision, look_up_conclusive boolean, repeat_within double precision,
+      stores_errors boolean, second_person boolean)
     ON CONFLICT (name) DO UPDATE SET connection = EXCLUDED.connection, owner = EXCLUDED.owner, required = EXCLUDED.required,
       max_attempts = EXCLUDED.max_attempts, call_limit = EXCLUDED.call_limit, lease = EXCLUDED.lease, settle = EXCLUDED.settle,
-      accepted_bound = EXCLUDED.accepted_bound, start_lead = EXCLUDED.start_lead, active = true;
+      accepted_bound = EXCLUDED.accepted_bound, start_lead = EXCLUDED.start_lead, look_ups = EXCLUDED.look_ups, look_up_lag = EXCLUDED.look_up_lag,
+      look_up_conclusive = EXCLUDED.look_up_conclusive, repeat_within = EXCLUDED.repeat_within,
+      stores_errors = EXCLUDED.stores_errors, second_person = EXCLUDED.second_person, active = true;
 END $$;

@@ -7,7 +7,10 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-FILES = ("roles", "tables", "guards", "core", "schedule", "dispatch", "claim", "record", "decide", "views", "grants")
+FILES = (
+    "roles", "tables", "guards", "core", "schedule", "dispatch", "claim", "record", "look_up", "decide", "release",
+    "replay", "witness", "views", "grants",
+)  # fmt: skip
 
 
 def upgrade() -> None:
