@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
@@ -28,17 +27,18 @@ import workflows
 from activities.attempt import ATTEMPT_MARGIN, RECORD_PATIENCE, Attempts
 from activities.settle import Settling
 from cli.exit import OK, UNAVAILABLE, USAGE, leave
-from config import crash, health, logs
+from config import crash, health, logs, search_attributes
 from config import temporal as temporal_client
 from config.environment import Environment
 from config.problems import ConfigError, UnavailableError
 from config.settings import Settings, load
-from ledger import database, migrate, queries
+from ledger import database, migrate
 from provider import registry
 from provider.port import Adapter
+from reconcile.configure import differing
 from reconcile.dispatcher import Dispatcher
 from reconcile.policy import Backoff
-from reconcile.sweep import ATTRIBUTES, Sweep
+from reconcile.sweep import Sweep
 from workflows.contract import task_queue
 from workflows.operation import Operation
 
@@ -74,28 +74,20 @@ async def check_ledger(engine: AsyncEngine, settings: Settings, url: str) -> Non
         raise UnavailableError(
             f"the ledger's schema is {current or 'missing'}, this code needs {head}", 'Run "./duly migrate"'
         )
-    kinds, connections = await queries.configuration(engine)
-    wanted_kinds, wanted_connections = settings.ledger_rows()
-    named = {(row["name"], row["provider"]) for row in connections}
-    if kinds != wanted_kinds or any((row["name"], row["provider"]) not in named for row in wanted_connections):
-        raise UnavailableError(
-            "the kinds or connections in the ledger are not those of duly.toml", 'Run "./duly migrate"'
-        )
+    if names := await differing(engine, settings):
+        raise UnavailableError(f"the ledger differs from duly.toml: {', '.join(names)}", 'Run "./duly migrate"')
 
 
 async def registered_attributes(client: Client) -> list[str]:
     """Those of our search attributes that this namespace has; the others are never touched."""
     try:
-        reply = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=client.namespace)
-        )
+        there = await search_attributes.registered(client)
     except RPCError as error:
         _log.warning("search attributes cannot be listed; none is used", extra={"error": error.message})
         return []
-    names = [name for name in ATTRIBUTES if name in reply.custom_attributes]
-    if missing := sorted(set(ATTRIBUTES) - set(names)):
-        _log.warning("search attributes are not registered; run ./duly migrate", extra={"missing": missing})
-    return names
+    if lacking := search_attributes.wrong(there):
+        _log.warning("search attributes are not as wanted; run ./duly doctor", extra={"lacking": lacking})
+    return search_attributes.usable(there)
 
 
 def make_workers(
@@ -114,7 +106,7 @@ def make_workers(
             max_concurrent_workflow_tasks=WORKFLOW_TASKS,
             max_concurrent_activities=settings.providers[provider].concurrency,
         )
-        for provider in sorted({connection.provider for connection in settings.connections.values()})
+        for provider in settings.used_providers()
     ]
 
 
@@ -131,6 +123,7 @@ async def run(environment: Environment) -> None:
     """Until SIGTERM or SIGINT: then stop dispatching, let calls in flight finish, and end."""
     check_imports()
     settings = load(environment.config_path, environment.variables)
+    logs.configure(environment.log_level, secrets=settings.secrets)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -166,7 +159,7 @@ async def run(environment: Environment) -> None:
                 await stack.enter_async_context(worker)
             ticking = asyncio.create_task(tick(state, dispatcher))
             dispatching = asyncio.create_task(dispatcher.run())
-            state.facts["task_queues"] = sorted(settings.task_queues().values())
+            state.facts["task_queues"] = [task_queue(provider) for provider in settings.used_providers()]
             state.why_not = None
             _log.info("ready", extra={"health_port": server.server_port, **state.facts})
             await stop.wait()

@@ -40,12 +40,13 @@ class Settling:
     @activity.defn(name="settle")
     async def settle(self, received: contract.Received) -> str:
         """See ``workflows.contract.settle``. The identity in the history is a label, never a right."""
-        said = _object(received)
+        name, arguments = clean(received.name, limit=200), [_read(argument) for argument in received.arguments]
+        said = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], dict) else {}
         choice = CHOICES.get(str(said.get("choice", "")).strip().lower()) if received.name == contract.RESOLVE else None
-        received_text = clean(json.dumps(received.arguments, ensure_ascii=False), limit=4000)
         decided = await transitions.decide_by_temporal(
             self.engine, key=received.key, choice=choice, reason=_text(said.get("reason")),
-            reference=_text(said.get("reference")), raw={"signal": received.name, "arguments": received_text},
+            reference=_text(said.get("reference")),
+            raw={"signal": name, "arguments": clean(json.dumps(arguments, ensure_ascii=False), limit=4000)},
             label=await self._identity(received), who=self.worker,
         )  # fmt: skip
         return decided.answer
@@ -59,21 +60,19 @@ class Settling:
                 signal = event.workflow_execution_signaled_event_attributes
                 left -= signal.signal_name == received.name
                 if not left:
-                    return signal.identity or None
+                    return clean(signal.identity, limit=200) or None
         return None
 
 
-def _object(received: contract.Received) -> dict[str, Any]:
-    """One object, also when it came as JSON text; anything else reads as empty and is kept as evidence."""
-    if len(received.arguments) != 1:
-        return {}
-    value = received.arguments[0]
-    if isinstance(value, str):
+def _read(argument: str) -> Any:
+    """What an argument says, also when it is JSON within a text; else the text as it came."""
+    value: Any = argument
+    for _ in range(2):
         try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    return value if isinstance(value, dict) else {}
+            value = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            break
+    return value
 
 
 def _text(value: object) -> str | None:

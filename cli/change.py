@@ -149,15 +149,14 @@ def resolve(
 async def _resolve(arguments: dict[str, Any], dry_run: bool) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from cli.rehearsal import decide_and_roll_back
     from cli.session import environment, ledger, nudge
     from ledger import transitions
 
     env = environment()
     async with ledger(env) as engine:
-        if dry_run:
-            return {**asdict(await decide_and_roll_back(engine, arguments)), "dry_run": True}
-        answer = asdict(await transitions.decide(engine, **arguments))
+        answer = asdict(await transitions.decide(engine, **arguments, dry_run=dry_run))
+    if dry_run:
+        return {**answer, "dry_run": True}
     if answer["accepted"]:
         answer["nudge"] = await nudge(env, arguments["key"])
     return answer

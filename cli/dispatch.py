@@ -45,7 +45,7 @@ def sweep(
         return
     oldest = report["oldest_eligible_s"]
     print(f"starts accepted: {report['starts_accepted']} of {report['taken']} taken")
-    print("oldest eligible: " + ("none was due" if not oldest else f"waited {age(oldest)}"))
+    print("oldest eligible: " + ("none was due" if oldest is None else f"waited {age(oldest)}"))
     for name, meaning in (
         ("failed", "refused by Temporal, backing off: see ./duly list"),
         ("forgotten", "Temporal has a run that the ledger does not know: now unknown, not sent"),
@@ -58,8 +58,8 @@ async def _sweep(limit: int) -> dict[str, Any]:
     from dataclasses import asdict
 
     from activities.attempt import ATTEMPT_MARGIN, RECORD_PATIENCE
-    from cli.search_attributes import registered
     from cli.session import environment, ledger
+    from config.search_attributes import registered, usable
     from config.temporal import connect
     from reconcile.sweep import Sweep
 
@@ -71,7 +71,7 @@ async def _sweep(limit: int) -> dict[str, Any]:
             client,
             f"sweep {env.identity}",
             RECORD_PATIENCE + ATTEMPT_MARGIN,
-            list(await registered(client)),
+            usable(await registered(client)),
             batch=limit,
         )
         return asdict(await sweep_.once())

@@ -16,15 +16,16 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, Describe
 from temporalio.client import RetryConfig
 from temporalio.service import RPCError
 
-from cli import search_attributes
 from cli.errors import explain
+from config import search_attributes
 from config.environment import Environment
 from config.problems import ConfigError, UnavailableError
 from config.settings import Settings, load
 from config.temporal import connect
 from ledger import database, queries
 from ledger import migrate as schema
-from stack.temporal import SEARCH_ATTRIBUTES
+from reconcile.configure import differing
+from workflows.contract import task_queue
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -151,19 +152,10 @@ async def _schema(engine: AsyncEngine, url: str, settings: Settings | None) -> l
 
 
 async def _kinds(engine: AsyncEngine, settings: Settings) -> Check:
-    there, connections = await queries.configuration(engine)
-    wanted, wanted_connections = settings.ledger_rows()
-    kinds_there, kinds_wanted = ({row["name"]: row for row in rows} for rows in (there, wanted))
-    differing = sorted(
-        name for name in kinds_there.keys() | kinds_wanted.keys() if kinds_there.get(name) != kinds_wanted.get(name)
-    )
-    providers = {row["name"]: row["provider"] for row in connections}
-    differing += [row["name"] for row in wanted_connections if providers.get(row["name"]) != row["provider"]]
-    if differing:
-        return Check(
-            "kinds", "fail", f"the ledger differs from duly.toml: {', '.join(differing)}", "Run ./duly migrate"
-        )
-    return Check("kinds", "ok", f"the ledger has the {len(wanted)} of duly.toml")
+    names = await differing(engine, settings)
+    if names:
+        return Check("kinds", "fail", f"the ledger differs from duly.toml: {', '.join(names)}", "Run ./duly migrate")
+    return Check("kinds", "ok", f"the ledger has the {len(settings.kinds)} of duly.toml")
 
 
 async def _temporal(env: Environment, settings: Settings | None) -> list[Check]:
@@ -175,7 +167,7 @@ async def _temporal(env: Environment, settings: Settings | None) -> list[Check]:
             if checks[-1].result != "fail":
                 checks.append(await _attributes(client))
                 checks += [
-                    await _queue(client, queue) for queue in (settings.task_queues() if settings else {}).values()
+                    await _queue(client, task_queue(name)) for name in (settings.used_providers() if settings else [])
                 ]
             return checks
     except (UnavailableError, ConfigError) as error:
@@ -205,7 +197,7 @@ async def _attributes(client: Client) -> Check:
         # Some services do not show them to everybody; workers then use none.
         return Check("search attributes", "warn", f"cannot be listed: {error.message}", "Workers do without them")
     if not wrong:
-        return Check("search attributes", "ok", f"all {len(SEARCH_ATTRIBUTES)} are registered")
+        return Check("search attributes", "ok", f"all {len(search_attributes.SEARCH_ATTRIBUTES)} are registered")
     found = ", ".join(f"{name} is {kind}" for name, kind in wrong.items())
     if set(wrong.values()) == {"missing"}:
         return Check("search attributes", "warn", found, "Run ./duly migrate (workers do without them meanwhile)")

@@ -8,15 +8,14 @@ from typing import Any
 from temporalio.client import RetryConfig
 from temporalio.service import RPCError
 
-from cli import search_attributes
 from cli.session import environment
+from config import search_attributes
 from config.environment import Environment
 from config.problems import UnavailableError
 from config.settings import load
 from config.temporal import connect
 from ledger.migrate import migrate
 from reconcile.configure import configure
-from stack.temporal import SEARCH_ATTRIBUTES
 
 
 async def migrate_all() -> dict[str, Any]:
@@ -43,6 +42,6 @@ async def _attributes(env: Environment) -> str:
     except RPCError as error:
         return (
             f"search attributes were not registered: {error.message}. On Temporal Cloud add them with tcld or the web "
-            f"page: {', '.join(f'{name} ({kind})' for name, kind in SEARCH_ATTRIBUTES.items())}"
+            f"page: {', '.join(f'{name} ({kind})' for name, kind in search_attributes.SEARCH_ATTRIBUTES.items())}"
         )
     return f"search attributes registered: {', '.join(added)}" if added else "search attributes are registered"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -44,7 +45,9 @@ def test(context: typer.Context) -> None:
 
     folders = {path.name: str(path) for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
     arguments = [folders.get(argument, argument) for argument in context.args]
-    # The settings are the repository's, wherever the command is typed.
+    # The settings are the repository's, wherever the command is typed; without a path so is what is run.
+    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
+        os.chdir(REPOSITORY)
     become(["-m", "pytest", "--rootdir", str(REPOSITORY), "-c", str(REPOSITORY / "pyproject.toml"), *arguments])
 
 
@@ -66,7 +69,14 @@ def sandbox(context: typer.Context) -> None:
         raise typer.Exit
     from cli.session import environment
 
-    become(["-m", "provider.sandbox", *context.args], environment().variables)
+    env = environment()
+    asks = context.args[0] in ("tell", "effects") and not {"-h", "--help"}.intersection(context.args)
+    if asks and "DULY_SANDBOX_URL" not in env.variables and not any(a.startswith("--url") for a in context.args):
+        raise unavailable(
+            f"no sandbox: DULY_SANDBOX_URL is not set and no local stack runs on {env.home}",
+            'Run "./duly up" in another terminal, or give --url',
+        )
+    become(["-m", "provider.sandbox", *context.args], env.variables)
 
 
 def _help(context: typer.Context) -> None:
@@ -77,6 +87,11 @@ def _help(context: typer.Context) -> None:
 
 def become(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> NoReturn:
     """This process becomes ``python arguments…``: signals and exit code are that program's."""
+    from config.environment import REPOSITORY
+
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *arguments], dict(os.environ if environ is None else environ))
+    environ = os.environ if environ is None else environ
+    # Our modules, and not those of the folder where the command is typed (-P): it may hold a `config` of its own.
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), environ.get("PYTHONPATH", "")]))
+    os.execve(sys.executable, [sys.executable, "-P", *arguments], {**environ, "PYTHONPATH": path})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,8 @@ class Settings:
     providers: Mapping[str, ProviderSettings]
     connections: Mapping[str, ConnectionSettings]
     kinds: Mapping[str, KindSettings]
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Values that came from the environment, when it was given: not for logs. Addresses are none."""
 
     def policy(self, kind: str) -> KindPolicy:
         """The kind with all that follows from it. Raises KeyError for a kind that is not in duly.toml."""
@@ -75,14 +77,9 @@ class Settings:
         ]
         return kinds, connections
 
-    def task_queues(self) -> dict[str, str]:
-        """Provider name to its task queue, for the providers that a connection uses."""
-        return {name: task_queue(name) for name in sorted({c.provider for c in self.connections.values()})}
-
-
-def task_queue(provider: str) -> str:
-    """One queue per provider, so that a slow one does not hold up the others."""
-    return f"duly-{provider}"
+    def used_providers(self) -> list[str]:
+        """Names of the providers that a connection uses. Each has a task queue of its own."""
+        return sorted({connection.provider for connection in self.connections.values()})
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -105,7 +102,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
         check.variables(document, connections, environ)
     if check.problems:
         raise ConfigError(sorted(check.problems, key=lambda problem: problem.line or 0))
-    return Settings(path, providers, connections, kinds)
+    return Settings(path, providers, connections, kinds, frozenset(check.secrets))
 
 
 def _read(path: Path) -> str:
@@ -130,6 +127,7 @@ class _Check:
         self.path = path
         self.text = text
         self.problems: list[Problem] = []
+        self.secrets: set[str] = set()
 
     def add(self, path: Sequence[str], what: str, remedy: str) -> None:
         self.problems.append(Problem(str(self.path), locate(path, self.text), dotted(path), what, remedy))
@@ -221,9 +219,24 @@ class _Check:
         for section, name in used:
             table = document.get(section, {})
             for path, text in _texts(table.get(name), (section, name)):
-                for variable in _missing(text, environ):
+                for variable in self._missing(text, environ):
                     what = f"the environment variable {variable} is not set (or empty)"
                     self.add(path, what, f"Say: export {variable}=…")
+
+    def _missing(self, text: str, environ: Mapping[str, str]) -> list[str]:
+        """Variables that ``text`` needs and ``environ`` lacks. The values of the others are kept as secrets."""
+        missing: dict[str, str] = {}
+        while True:
+            try:
+                expand(text, {**environ, **missing}, self._note_secret)
+            except MissingVariableError as error:
+                missing[error.name] = "…"
+            else:
+                return list(missing)
+
+    def _note_secret(self, _variable: str, value: str) -> None:
+        if not value.startswith(("http://", "https://")):
+            self.secrets.add(value)
 
 
 def _is_name(name: str) -> bool:
@@ -237,14 +250,3 @@ def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
     elif isinstance(value, Mapping):
         for name, part in value.items():
             yield from _texts(part, (*path, name))
-
-
-def _missing(text: str, environ: Mapping[str, str]) -> list[str]:
-    missing: dict[str, str] = {}
-    while True:
-        try:
-            expand(text, {**environ, **missing})
-        except MissingVariableError as error:
-            missing[error.name] = "…"
-        else:
-            return list(missing)

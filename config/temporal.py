@@ -60,7 +60,10 @@ async def connect(environment: Environment, **overrides: Any) -> Client:
     from temporalio.client import Client
     from temporalio.service import RPCError
 
-    arguments = {"runtime": runtime(), "identity": environment.identity, **options(environment), **overrides}
+    from config.converter import CONVERTER
+
+    ours = {"runtime": runtime(), "identity": environment.identity, "data_converter": CONVERTER}
+    arguments = {**ours, **options(environment), **overrides}
     try:
         return await Client.connect(**arguments)
     except (RPCError, RuntimeError, OSError) as error:

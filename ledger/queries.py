@@ -41,7 +41,7 @@ async def operations(
     prefix: str | None = None,
     limit: int = 100,
 ) -> list[Record]:
-    """Operations, those that want attention first: by alarm, then newest."""
+    """Operations, the latest change first."""
     return await _all(
         engine,
         """

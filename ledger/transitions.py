@@ -74,11 +74,15 @@ async def _one(
     statement: TextClause,
     parameters: Mapping[str, Any],
     before_commit: Callable[[], None] = _nothing,
+    *,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """One statement, one transaction, one row; its column names are the fields of the dataclass it becomes."""
-    async with engine.begin() as connection:
+    async with engine.connect() as connection, connection.begin() as transaction:
         row = dict((await connection.execute(statement, parameters)).mappings().one())
         before_commit()
+        if dry_run:
+            await transaction.rollback()
         return row
 
 
@@ -203,14 +207,19 @@ async def decide(
     expected_state: str | None = None,
     expected_attempt: int | None = None,
     label: str | None = None,
+    dry_run: bool = False,
 ) -> Decided:
-    """A person's choice: ``delivered``, ``not delivered`` or ``abandon``; the right is the database login's."""
+    """A person's choice: ``delivered``, ``not delivered`` or ``abandon``; the right is the database login's.
+
+    A dry run gives the answer of this moment and leaves nothing, no evidence of a refusal either.
+    """
     return Decided(
         **await _one(
             engine,
             _DECIDE,
             {"key": key, "choice": choice, "reason": reason, "reference": reference, "evidence": evidence,
              "expected_state": expected_state, "expected_attempt": expected_attempt, "label": label},
+            dry_run=dry_run,
         )
     )  # fmt: skip
 

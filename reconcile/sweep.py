@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -43,13 +44,6 @@ START_LIMIT = 2.0
 start wants the workers' own client, so the limit is here and not in a client of the dispatcher's."""
 
 BROKER_TROUBLE = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
-
-ATTRIBUTES = {
-    "DulyKind": SearchAttributeKey.for_keyword("DulyKind"),
-    contract.STATE_ATTRIBUTE: SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE),
-    "DulyProvider": SearchAttributeKey.for_keyword("DulyProvider"),
-    "DulyTenant": SearchAttributeKey.for_keyword("DulyTenant"),
-}
 
 _log = logging.getLogger("duly.sweep")
 
@@ -189,16 +183,15 @@ class Sweep:
         )
 
     def _search_attributes(self, row: Dispatch) -> TypedSearchAttributes:
-        values = {
+        texts = {
             "DulyKind": row.kind,
             contract.STATE_ATTRIBUTE: row.state,
             "DulyProvider": row.provider,
             "DulyTenant": row.tenant,
         }
-        return TypedSearchAttributes(
-            [
-                SearchAttributePair(key, values[name])
-                for name, key in ATTRIBUTES.items()
-                if name in self.attributes and values[name] is not None
-            ]
-        )
+        times = {"DulyDue": row.due_at, "DulyDeadline": row.deadline}
+        pairs: list[SearchAttributePair[Any]] = [
+            *(SearchAttributePair(SearchAttributeKey.for_keyword(name), text) for name, text in texts.items() if text),
+            *(SearchAttributePair(SearchAttributeKey.for_datetime(name), time) for name, time in times.items()),
+        ]
+        return TypedSearchAttributes([pair for pair in pairs if pair.key.name in self.attributes])

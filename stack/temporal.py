@@ -8,21 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from config.search_attributes import SEARCH_ATTRIBUTES
 from stack.process import Process, StackError
 
 if TYPE_CHECKING:
     from temporalio.envconfig import ClientConnectConfig
 
-# What operators filter by in the web UI. Never personal data: search attributes are not encrypted.
-SEARCH_ATTRIBUTES = {
-    "DulyKind": "Keyword",
-    "DulyState": "Keyword",
-    "DulyProvider": "Keyword",
-    "DulyTenant": "Keyword",
-    "DulyDue": "Datetime",
-    "DulyDeadline": "Datetime",
-    "DulyWaitingSince": "Datetime",
-}
 START_LIMIT = 60.0  # seconds; 0.4 s when idle
 STOP_GRACE = 10.0  # seconds; 1 to 3 s measured
 # For tests: timers fire within 10 ms instead of 1 s, and no web UI.
@@ -67,18 +58,6 @@ def start(
 def wait_until_ready(server: Process, address: str, namespace: str = "default") -> None:
     """Until the namespace answers and knows every search attribute; they are added just after the port opens."""
     server.wait_until(lambda: _attributes(address, namespace) >= SEARCH_ATTRIBUTES.keys(), limit=START_LIMIT)
-
-
-def create_namespace(address: str, name: str) -> None:
-    """A namespace of its own for whoever wants to be undisturbed, with the search attributes. Usable at once."""
-    attributes = [part for one, kind in SEARCH_ATTRIBUTES.items() for part in ("--name", one, "--type", kind)]
-    for command in (
-        ["namespace", "create", "--retention", "24h"],  # the server's own default
-        ["search-attribute", "create", *attributes],
-    ):
-        made = _ask(address, name, *command)
-        if made.returncode:
-            raise StackError(f"Temporal namespace {name} could not be made: {made.stderr.strip()}")
 
 
 def program() -> Path:

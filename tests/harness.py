@@ -225,18 +225,27 @@ class Site:
 
 
 @contextmanager
-def fresh_site(stack: Stack, folder: Path) -> Iterator[Site]:
-    """One more whole Duly on the shared servers, for tests that need several. Its database goes with it."""
+def fresh_database(stack: Stack) -> Iterator[str]:
+    """URL, with all rights, of a new database with the schema in it; dropped at the end."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    admin, url = stack.database_url("postgres"), stack.database_url(name)
+    admin = stack.database_url("postgres")
     databases.create(admin, name, template=TEMPLATE)
-    site = Site(stack, url, databases.as_user(url, databases.WORKER_LOGIN), folder, make_namespace(stack))
     try:
-        site.configure()
-        yield site
+        yield stack.database_url(name)
     finally:
-        site.stop()
         databases.drop(admin, name)
+
+
+@contextmanager
+def fresh_site(stack: Stack, folder: Path) -> Iterator[Site]:
+    """A whole Duly on the shared servers; a test may have several. Its database goes with it."""
+    with fresh_database(stack) as url:
+        site = Site(stack, url, databases.as_user(url, databases.WORKER_LOGIN), folder, make_namespace(stack))
+        try:
+            site.configure()
+            yield site
+        finally:
+            site.stop()
 
 
 def make_namespace(stack: Stack) -> str:

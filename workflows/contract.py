@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from temporalio import activity
 
@@ -18,7 +17,9 @@ GENERATION = "generation"
 """The memo field with the generation that a run serves."""
 
 STATE_ATTRIBUTE = "DulyState"
-"""The one search attribute that the workflow itself touches, on the way into and out of unknown and blocked."""
+WAITING_ATTRIBUTE = "DulyWaitingSince"
+"""The search attributes that the workflow itself touches, on the way into and out of unknown and blocked. The second
+one is there only meanwhile."""
 
 
 def task_queue(provider: str) -> str:
@@ -111,12 +112,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A signal that may carry a person's choice, as it came. ``number`` counts signals of this name in this run."""
+    """A signal that may carry a person's choice. ``number`` counts signals of this name in this run; ``arguments`` are
+    texts of JSON where they could be read, else what came."""
 
     key: str
     name: str
     number: int
-    arguments: list[Any]
+    arguments: list[str]
 
 
 # Stubs: typed calls in the workflow without reaching the code behind them. activities/ implements them by name.

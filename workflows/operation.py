@@ -6,13 +6,14 @@ A bug parks it visibly (its workflow task fails and is retried), and a deploy re
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
@@ -29,7 +30,15 @@ SPIN_CAP = 60.0
 """Longest pause, in seconds, between attempt activities that failed without a claim: a task lost each time must
 neither spin nor be forgotten."""
 
+ARGUMENTS = 10
+"""Arguments of a signal that are handed over. A choice has one."""
+
+ARGUMENT_LENGTH = 8_000
+"""Characters of each. A reason and a reference have 2,000 at most; all of it stays far below the 2 MB that one activity
+may be given, also when each character takes twelve bytes."""
+
 _STATE = SearchAttributeKey.for_keyword(contract.STATE_ATTRIBUTE)
+_WAITING_SINCE = SearchAttributeKey.for_datetime(contract.WAITING_ATTRIBUTE)
 _SHOWN = ("unknown", "blocked")
 
 
@@ -52,7 +61,7 @@ class Operation:
         try:
             return await self._obey(start)
         except asyncio.CancelledError:
-            # Somebody cancelled the run, which withdraws no operation. A call that is out still gets its reply recorded.
+            # Somebody cancelled the run, which withdraws no operation. The reply of a call that is out is recorded.
             await self._finish()
             raise
 
@@ -151,13 +160,21 @@ class Operation:
         key, state = self._start.key, instruction.state or self._shown
         hint = f" Settle it with `./duly resolve {key} …`." if state in _SHOWN else ""
         workflow.set_current_details(f"**{state}**: {instruction.reason or instruction.act}.{hint}")
-        if (
-            state != self._shown
-            and (state in _SHOWN or self._shown in _SHOWN)
-            and contract.STATE_ATTRIBUTE in self._start.attributes
-        ):
-            workflow.upsert_search_attributes([_STATE.value_set(state)])
+        if state != self._shown and (state in _SHOWN or self._shown in _SHOWN):
+            self._touch_attributes(state)
         self._shown = state
+
+    def _touch_attributes(self, state: str) -> None:
+        updates: list[SearchAttributeUpdate[Any]] = []
+        if contract.STATE_ATTRIBUTE in self._start.attributes:
+            updates.append(_STATE.value_set(state))
+        if contract.WAITING_ATTRIBUTE in self._start.attributes:
+            if state not in _SHOWN:
+                updates.append(_WAITING_SINCE.value_unset())
+            elif workflow.info().typed_search_attributes.get(_WAITING_SINCE) is None:  # a continued run has it already
+                updates.append(_WAITING_SINCE.value_set(workflow.now()))
+        if updates:
+            workflow.upsert_search_attributes(updates)
 
     @workflow.signal(name=contract.NUDGE, description="Look at the ledger again. Carries nothing.")
     def nudge(self, *_anything: Any) -> None:
@@ -175,15 +192,28 @@ class Operation:
     @workflow.signal(dynamic=True)
     async def anything_else(self, name: str, arguments: Sequence[RawValue]) -> None:
         """A signal that nobody defined: kept as evidence."""
-        texts = [value.payload.data.decode("utf-8", "replace")[:2000] for value in arguments]
-        await self._hand_over(name, list(texts))
+        await self._hand_over(name, list(arguments))
 
-    async def _hand_over(self, name: str, arguments: list[Any]) -> None:
+    async def _hand_over(self, name: str, arguments: Sequence[Any]) -> None:
         number = self._received[name] = self._received.get(name, 0) + 1
         await workflow.execute_activity(
             contract.settle,
-            contract.Received(self._start.key, name, number, arguments),
+            contract.Received(self._start.key, name, number, [_text(value) for value in arguments[:ARGUMENTS]]),
             start_to_close_timeout=LEDGER_LIMIT,
             retry_policy=LEDGER_RETRY,
         )
         self._nudged = True
+
+
+def _text(value: Any) -> str:
+    """JSON for what could be read, the bytes as text for what could not. Never raises: the workflow would be stuck."""
+    if isinstance(value, RawValue):
+        value = value.payload.data
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+    else:
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            text = type(value).__name__
+    return text[:ARGUMENT_LENGTH]

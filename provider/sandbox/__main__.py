@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[:1] in (["tell"], ["effects"]):
         return _client_command(arguments)
     parser = argparse.ArgumentParser(
-        prog="python -m provider.sandbox",
+        prog="duly sandbox",
         description="Run the sandbox provider. See also: tell --help, effects --help.",
     )
     parser.add_argument("--port", type=int, default=8377, help="0: any free one (default %(default)s)")
@@ -63,7 +63,7 @@ def _client_command(arguments: list[str]) -> int:
     url = argparse.ArgumentParser(add_help=False)
     default = os.environ.get("DULY_SANDBOX_URL")
     url.add_argument("--url", default=default, required=default is None, help="default: $DULY_SANDBOX_URL")
-    parser = argparse.ArgumentParser(prog="python -m provider.sandbox")
+    parser = argparse.ArgumentParser(prog="duly sandbox")
     commands = parser.add_subparsers(dest="command", required=True)
     tell = commands.add_parser(
         "tell",

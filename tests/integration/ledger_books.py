@@ -1,4 +1,4 @@
-"""The fixture ``books``: a ledger under test. A test module takes it by ``pytest_plugins``."""
+"""The fixture ``books``: a ledger under test."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ import pytest
 
 from cli.app import run
 from config.environment import REPOSITORY
+from config.search_attributes import SEARCH_ATTRIBUTES
 from provider.port import OutcomeName
 from stack import database as databases
 from stack.local import Stack
-from stack.temporal import SEARCH_ATTRIBUTES
 from tests.harness import Site
 
 NOWHERE = "127.0.0.1:1"  # nothing listens on port 1

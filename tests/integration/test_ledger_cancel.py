@@ -13,8 +13,6 @@ from ledger.answers import Answer
 from ledger.states import ENDINGS, UNCERTAIN, State
 from tests.integration.ledger_steps import Books, session, sqlstate, together
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 RACES = 300
 """A few hundred: in trials without the row lock, losers appeared within thirty."""
 

@@ -15,8 +15,6 @@ from tests.integration.ledger_steps import (
     together,
 )
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 ROUNDS = 60
 """Without the row's lock two winners appeared within ten."""
 

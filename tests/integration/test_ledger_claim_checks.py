@@ -12,8 +12,6 @@ from ledger import transitions
 from ledger.answers import Claimed
 from tests.integration.ledger_steps import BOUND, CALL_LIMIT, GRACE, LEASE, MAX_ATTEMPTS, Books, session, together
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 ROUNDS = 60
 """With the connection read before its lock only, a release was missed within twenty."""
 

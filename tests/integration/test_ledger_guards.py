@@ -15,8 +15,6 @@ from ledger.migrate import migrate
 from ledger.states import State
 from tests.integration.ledger_steps import Books, login, session
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 TABLES = ("ledger", "move", "rule", "connection", "kind", "subject", "operation", "attempt", "history",
                  "evidence", "decision")  # fmt: skip
 ROLES = ("duly_app", "duly_worker", "duly_operator", "duly_owner", "duly_reader")

@@ -8,8 +8,6 @@ import pytest
 
 from tests.integration.ledger_steps import LEASE, MAX_ATTEMPTS, Books
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 # Outcome and the state that it makes of an operation whose only attempt was taken for unknown.
 FROM_UNKNOWN = [
     ("delivered", "delivered"), ("accepted", "accepted"), ("not_sent", "scheduled"), ("not_processed", "scheduled"),

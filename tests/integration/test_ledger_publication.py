@@ -12,7 +12,6 @@ from psycopg import AsyncConnection
 from tests.integration.ledger_steps import Books, session
 
 pytestmark = pytest.mark.publication
-pytest_plugins = ["tests.integration.ledger_books"]
 
 
 async def schedule(connection: AsyncConnection[Any], key: str) -> None:

@@ -13,8 +13,6 @@ from ledger.answers import Reply
 from ledger.transitions import record
 from tests.integration.ledger_steps import BOUND, GRACE, LEASE, MAX_ATTEMPTS, Books, sqlstate, tally, together
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 # Outcome, whether a byte left, then the state after a first attempt, whether the attempt stays open, whether it is
 # one of the kind's max_attempts, and what is believed of its effect. Design section 5.
 FIRST: list[tuple[str, bool, str, bool, bool, bool | None]] = [

@@ -12,8 +12,6 @@ from sqlalchemy.exc import DBAPIError
 from ledger import transitions
 from tests.integration.ledger_steps import Books, session, sqlstate, tally, together
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 ROUNDS = 40
 """Enough that a read-then-insert without a guard was caught in each of ten trials."""
 

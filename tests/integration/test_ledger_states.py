@@ -11,8 +11,6 @@ from psycopg import AsyncConnection, errors
 from ledger.states import ENDINGS, ENDINGS_DESPITE_DOUBT, MOVES, UNCERTAIN, State
 from tests.integration.ledger_steps import Books, session
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 STATES = sorted(State)
 
 # Sets everything that the CHECKs want of the new state, so that only the move itself can be refused.

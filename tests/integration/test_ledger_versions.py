@@ -10,8 +10,6 @@ from sqlalchemy.exc import DBAPIError
 from ledger import transitions
 from tests.integration.ledger_steps import LEASE, Books, session, sqlstate, tally, together
 
-pytest_plugins = ["tests.integration.ledger_books"]
-
 ROUNDS = 40
 """Enough that a predecessor check without the subject's lock was caught in each of five trials."""
 

@@ -15,9 +15,10 @@ import pytest
 from stack import state
 from stack.local import Stack
 from stack.place import temporary_home
-from stack.process import AlreadyRunningError, Process, StackError, answers_ok
+from stack.process import AlreadyRunningError, StackError, answers_ok
 from stack.state import REPOSITORY, Ports
 from stack.temporal import HEADLESS
+from tests.harness import Site
 
 # Runs a stack in a process of its own, as `./duly up` does. Arguments: home, whether with a worker, then four ports.
 SERVE = """
@@ -256,14 +257,17 @@ def test_a_home_closed_to_the_user_of_postgres_gets_its_data_folder_elsewhere(ho
 
 
 def test_workers_of_one_test_share_its_database_and_namespace_and_can_be_killed_one_by_one(
-    start_worker: Callable[..., Process], stack_env: Stack
+    site: Site, stack_env: Stack
 ) -> None:
-    first, second = start_worker(), start_worker()
-    first.kill()
-    assert first.exit_code == 128 + signal.SIGKILL
-    assert second.running
-    assert first.log != second.log
-    assert {first, second} <= set(stack_env.workers)
+    first, second = (stack_env.start_worker(site.environment) for _ in range(2))
+    try:
+        first.kill()
+        assert first.exit_code == 128 + signal.SIGKILL
+        assert second.running
+        assert first.log != second.log
+    finally:
+        for worker in (first, second):
+            stack_env.stop_worker(worker, kill=True)
 
 
 def test_a_database_and_a_temporal_server_that_the_environment_names_are_used(

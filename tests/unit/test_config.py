@@ -60,7 +60,7 @@ def test_the_repositorys_own_file_is_good() -> None:
     }  # fmt: skip
     policy = settings.policy("order.confirmation")
     assert (policy.provider, policy.backoff_base, policy.backoff_cap) == ("sandbox", 2.0, 300.0)
-    assert settings.task_queues() == {"sandbox": "duly-sandbox"}
+    assert settings.used_providers() == ["sandbox"]
 
 
 def test_the_default_settle_time_is_never_below_the_lease_and_counts_the_providers_processing() -> None:
@@ -179,6 +179,14 @@ def test_variables_named_in_duly_toml_are_known(tmp_path: Path) -> None:
     path.write_text(GOOD.replace("MAIL_URL", "DULY_MAIL_URL"))
     env = Environment.read({"DULY_CONFIG": str(path), "DULY_HOME": str(tmp_path), "DULY_MAIL_URL": "http://x"})
     load(path, env.variables)
+
+
+def test_what_comes_from_the_environment_is_a_secret_for_logs_but_for_addresses(tmp_path: Path) -> None:
+    path = tmp_path / "duly.toml"
+    path.write_text(GOOD)
+    settings = load(path, {"MAIL_URL": "http://x", "MAIL_TOKEN": "hunter2-token", "OTHER": "not named"})
+    assert settings.secrets == {"hunter2-token"}
+    assert "hunter2" not in repr(settings)
 
 
 def test_log_lines_hold_neither_payloads_nor_secrets() -> None:

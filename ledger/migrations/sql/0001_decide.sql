@@ -271,8 +271,11 @@ BEGIN
     RETURN (p_key, false, NULL, NULL, NULL, 'refused: the ledger does not know this key')::duly.decided;
   END IF;
   INSERT INTO duly.evidence (key, attempt, source, finding, detail, who, at)
-    VALUES (p_key, nullif(v_op.attempts, 0), 'signal', coalesce(p_choice, 'unreadable'),
-      jsonb_strip_nulls(jsonb_build_object('received', p_raw, 'problem', v_problem)), p_who || coalesce(' for ' || p_label, ''), duly.now());
+    VALUES (p_key, nullif(v_op.attempts, 0), 'signal',
+      -- As received: jsonb_strip_nulls would reach into it.
+      coalesce(p_choice, 'unreadable'), jsonb_build_object('received', p_raw)
+        || CASE WHEN v_problem IS NULL THEN '{}' ELSE jsonb_build_object('problem', v_problem) END,
+      p_who || coalesce(' for ' || p_label, ''), duly.now());
   RETURN (p_key, false, NULL, v_op.state, NULL, 'kept as evidence, nothing decided: '
     || coalesce(v_problem, 'send {"choice": "delivered" or "abandon", "reason": ..., "reference": ...}'))::duly.decided;
 END $$;

@@ -100,6 +100,6 @@ BEGIN
   SELECT min(o.wake_at) INTO v_wake FROM duly.operation o WHERE o.wake_at IS NOT NULL;
   IF v_wake IS NOT NULL THEN
     wait_ms := greatest(0, ceil(extract(epoch FROM v_wake - v_now) * 1000))::bigint;
-    oldest_eligible_s := greatest(0, extract(epoch FROM v_now - v_wake));
+    oldest_eligible_s := CASE WHEN v_wake <= v_now THEN extract(epoch FROM v_now - v_wake) END;  -- NULL: nothing is due
   END IF;
 END $$;

@@ -62,6 +62,9 @@ BEGIN
   ELSIF octet_length(schedule.payload::text) > 65536 THEN
     PERFORM duly._refuse('payload of ' || schedule.key || ' has ' || octet_length(schedule.payload::text) || ' bytes; 65536 are allowed',
       'Keep the data in a table of your own and put its id in the payload.');
+  ELSIF jsonb_path_exists(schedule.payload, 'strict $.**{100 to last}') THEN
+    -- Deeper than any message, and far below what JSON readers stop at (Python: about 1,000): the claim must be able to.
+    PERFORM duly._refuse('payload of ' || schedule.key || ' is nested more than 100 deep', 'Flatten it.');
   END IF;
   SELECT string_agg(f, ', ' ORDER BY f) INTO v_missing FROM unnest(v_kind.required) f WHERE NOT schedule.payload ? f;
   IF v_missing IS NOT NULL THEN

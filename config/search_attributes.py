@@ -1,26 +1,38 @@
-"""The search attributes that Duly's workflows carry: which the namespace has, and adding what it lacks."""
+"""The search attributes that Duly's workflows carry: their types, which the namespace has, adding what it lacks.
+
+Never personal data: search attributes are not encrypted. Importing this module does not import the SDK.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
-
-from stack.temporal import SEARCH_ATTRIBUTES
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-RPC_SECONDS: Final = 5  # an answer takes milliseconds
+SEARCH_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "DulyKind": "Keyword",
+    "DulyState": "Keyword",
+    "DulyProvider": "Keyword",
+    "DulyTenant": "Keyword",
+    "DulyDue": "Datetime",
+    "DulyDeadline": "Datetime",
+    "DulyWaitingSince": "Datetime",
+}
+"""Name to type: what operators filter by in the web UI."""
+
+RPC_LIMIT: Final = timedelta(seconds=5)  # an answer takes milliseconds
 
 
 async def registered(client: Client) -> dict[str, str]:
     """Custom attributes of the namespace, name to type (``Keyword``). Raises RPCError."""
-    from datetime import timedelta
-
     from temporalio.api.enums.v1 import IndexedValueType
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
     answer = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace), timeout=timedelta(seconds=RPC_SECONDS)
+        ListSearchAttributesRequest(namespace=client.namespace), timeout=RPC_LIMIT
     )
     return {
         name: _short(IndexedValueType.Name(value))  # type: ignore[arg-type, unused-ignore]
@@ -33,8 +45,6 @@ async def register(client: Client) -> list[str]:
 
     Asking for an existing one with another type would be silently accepted, so only missing ones are asked for.
     """
-    from datetime import timedelta
-
     from temporalio.api.enums.v1 import IndexedValueType
     from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 
@@ -48,12 +58,17 @@ async def register(client: Client) -> list[str]:
                     name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}") for name, kind in missing.items()
                 },
             ),
-            timeout=timedelta(seconds=RPC_SECONDS),
+            timeout=RPC_LIMIT,
         )
     return sorted(missing)
 
 
-def wrong(there: dict[str, str]) -> dict[str, str]:
+def usable(there: Mapping[str, str]) -> list[str]:
+    """Those of ours that may be set here: registered, and of our type (another type would refuse the start)."""
+    return [name for name in SEARCH_ATTRIBUTES if name not in wrong(there)]
+
+
+def wrong(there: Mapping[str, str]) -> dict[str, str]:
     """Attributes that are missing or of another type, with what was found."""
     return {
         name: there.get(name, "missing")
