@@ -25,6 +25,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 import workflows
 from activities.attempt import ATTEMPT_MARGIN, RECORD_PATIENCE, Attempts
+from activities.look_up import LookUps
 from activities.settle import Settling
 from cli.exit import OK, UNAVAILABLE, USAGE, leave
 from config import crash, health, logs, search_attributes
@@ -91,7 +92,7 @@ async def registered_attributes(client: Client) -> list[str]:
 
 
 def make_workers(
-    client: Client, settings: Settings, attempts: Attempts, settling: Settling, grace: timedelta
+    client: Client, settings: Settings, attempts: Attempts, look_ups: LookUps, settling: Settling, grace: timedelta
 ) -> list[Worker]:
     """One worker per provider that a connection uses."""
     return [
@@ -99,7 +100,7 @@ def make_workers(
             client,
             task_queue=task_queue(provider),
             workflows=[Operation],
-            activities=[attempts.attempt, attempts.record, settling.instruct, settling.settle],
+            activities=[attempts.attempt, attempts.record, look_ups.look_up, settling.instruct, settling.settle],
             workflow_runner=RUNNER,
             graceful_shutdown_timeout=grace,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
@@ -147,6 +148,7 @@ async def run(environment: Environment) -> None:
             engine, adapters,
             {kind: Backoff(policy.backoff_base, policy.backoff_cap) for kind, policy in policies.items()},
             environment.identity, random.Random(),  # noqa: S311 (jitter, not a secret)
+            {name: {"scope": adapter.scope, "rendering": adapter.rendering} for name, adapter in adapters.items()},
         )  # fmt: skip
         sweep = Sweep(
             engine, client, environment.identity, margin, await registered_attributes(client), crash_point=crash.point
@@ -154,7 +156,8 @@ async def run(environment: Environment) -> None:
         dispatcher = Dispatcher(sweep)
         async with contextlib.AsyncExitStack() as stack:
             for worker in make_workers(
-                client, settings, attempts, Settling(engine, client, environment.identity), grace
+                client, settings, attempts, LookUps(engine, adapters, environment.identity),
+                Settling(engine, client, environment.identity), grace,
             ):
                 await stack.enter_async_context(worker)
             ticking = asyncio.create_task(tick(state, dispatcher))

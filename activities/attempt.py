@@ -61,6 +61,8 @@ class Attempts:
     backoffs: Mapping[str, Backoff]
     worker: str
     rng: random.Random
+    connections: Mapping[str, Mapping[str, str]]
+    """Scope and rendering of each connection here: a change of either forbids a repeat."""
 
     @activity.defn(name="attempt")
     async def attempt(self, order: AttemptOrder) -> AttemptReport:
@@ -71,8 +73,8 @@ class Attempts:
             if isinstance(error, ApplicationError):
                 raise
             # Its text may quote the payload, and Temporal keeps what is raised: only the place goes there.
-            _log.error("defect in an attempt", extra={"key": order.key, "attempt": order.attempt, "at": _place(error)})
-            raise ApplicationError(f"{type(error).__name__} at {_place(error)}", type="Defect") from None
+            _log.error("defect in an attempt", extra={"key": order.key, "attempt": order.attempt, "at": place(error)})
+            raise ApplicationError(f"{type(error).__name__} at {place(error)}", type="Defect") from None
 
     @activity.defn(name="record")
     async def record(self, order: RecordOrder) -> Instruction:
@@ -112,6 +114,7 @@ class Attempts:
                 claim = transitions.claim(
                     self.engine, key=order.key, generation=order.generation, attempt=order.attempt, token=token,
                     worker=self.worker, run_id=info.workflow_run_id or "", activity_id=info.activity_id,
+                    connections=self.connections,
                     before_commit=partial(crash.point, "in_claim_transaction"),
                 )  # fmt: skip
                 claimed = await _within(LEDGER_TRY, claim)
@@ -141,9 +144,9 @@ class Attempts:
                 outcome = await adapter.perform(call)
             except Exception as error:  # noqa: BLE001 (an adapter never raises; nobody can say whether a byte left)
                 _log.error(
-                    "defect in an adapter", extra={"key": order.key, "attempt": order.attempt, "at": _place(error)}
+                    "defect in an adapter", extra={"key": order.key, "attempt": order.attempt, "at": place(error)}
                 )
-                outcome = Outcome(OutcomeName.DEFECT, True, detail=f"{type(error).__name__} at {_place(error)}")
+                outcome = Outcome(OutcomeName.DEFECT, True, detail=f"{type(error).__name__} at {place(error)}")
         backoff = self.backoffs.get(claimed.kind) or Backoff(2.0, 300.0)
         elapsed = outcome.call_seconds if outcome.call_seconds is not None else time.monotonic() - begun
         return Reply(
@@ -185,7 +188,7 @@ class Attempts:
                 return AttemptReport(instruction(step))
 
 
-def _place(error: BaseException) -> str:
+def place(error: BaseException) -> str:
     """File and line where it was raised: enough to find it, and it quotes no data."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:

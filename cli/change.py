@@ -150,11 +150,11 @@ async def _resolve(arguments: dict[str, Any], dry_run: bool) -> dict[str, Any]:
     from dataclasses import asdict
 
     from cli.session import environment, ledger, nudge
-    from ledger import transitions
+    from ledger import decisions
 
     env = environment()
     async with ledger(env) as engine:
-        answer = asdict(await transitions.decide(engine, **arguments, dry_run=dry_run))
+        answer = asdict(await decisions.decide(engine, **arguments, dry_run=dry_run))
     if dry_run:
         return {**answer, "dry_run": True}
     if answer["accepted"]:
@@ -177,7 +177,7 @@ async def _release(name: str, reason: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from cli.session import environment, ledger
-    from ledger import transitions
+    from ledger import decisions
 
     async with ledger(environment()) as engine:
-        return asdict(await transitions.release_connection(engine, name, reason))
+        return asdict(await decisions.release_connection(engine, name, reason))

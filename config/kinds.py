@@ -52,6 +52,15 @@ class KindSettings(Table):
     """Seconds before "absent" or "not delivered" is believed; None: see ``Settings.policy``."""
     accepted_bound: PositiveDuration = 3600.0
     """Seconds for which an accepted operation is polled before it is unknown."""
+    look_ups: Annotated[list[PositiveDuration], Field(min_length=1, max_length=50)] = Field(
+        # Soon, because most lost replies were effects; then ever more slowly, and daily for as long as it is open.
+        default_factory=lambda: [10.0, 60.0, 300.0, 3600.0, 86400.0]
+    )
+    """When to ask about a doubt, each counted from the one before; the last repeats. Where the provider can be asked."""
+    repeat: bool = True
+    """Send the same bytes again with the same key, where the provider is known to recognise them and every rule holds."""
+    second_person: bool = False
+    """Choices after which something may be sent need a second person's approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,12 @@ class KindPolicy:
     settle: float
     accepted_bound: float
     start_lead: float
+    look_ups: tuple[float, ...]
+    look_up_lag: float | None
+    look_up_conclusive: bool
+    repeat_within: float
+    stores_errors: bool
+    second_person: bool
     backoff_base: float
     backoff_cap: float
 

@@ -15,7 +15,7 @@ from config.kinds import MAX_CALL_LIMIT, KindPolicy, KindSettings, default_settl
 from config.locate import dotted, locate, syntax_error
 from config.messages import explain
 from config.problems import ConfigError, Problem
-from provider.registry import parse_provider
+from provider.registry import describe, parse_provider
 from provider.settings import (
     ConnectionSettings,
     HttpProviderSettings,
@@ -46,6 +46,7 @@ class Settings:
         settings = self.kinds[kind]
         connection = self.connections[settings.connection]
         provider = self.providers[connection.provider]
+        descriptor = describe(provider)
         lease = lease_for(provider.call_limit)
         return KindPolicy(
             name=kind,
@@ -56,9 +57,15 @@ class Settings:
             max_attempts=settings.max_attempts,
             call_limit=provider.call_limit,
             lease=lease,
-            settle=settings.settle or default_settle(lease, _max_processing(provider)),
+            settle=settings.settle or default_settle(lease, descriptor.max_processing),
             accepted_bound=settings.accepted_bound,
             start_lead=settings.start_lead,
+            look_ups=tuple(settings.look_ups) if descriptor.look_up_by else (),
+            look_up_lag=descriptor.look_up_lag,
+            look_up_conclusive=descriptor.look_up_conclusive,
+            repeat_within=descriptor.retention_safe if settings.repeat and descriptor.replays_keys else 0.0,
+            stores_errors=descriptor.stores_errors,
+            second_person=settings.second_person,
             backoff_base=settings.backoff.base,
             backoff_cap=settings.backoff.cap,
         )
@@ -71,7 +78,7 @@ class Settings:
             for kind in sorted(self.kinds)
         ]
         for row in kinds:
-            row["required"] = list(row["required"])
+            row["required"], row["look_ups"] = list(row["required"]), list(row["look_ups"])
         connections = [
             {"name": name, "provider": settings.provider} for name, settings in sorted(self.connections.items())
         ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,70 @@ class Reply:
     request_digest: str | None = None
     call_ms: float | None = None
     delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to ask the provider about a doubt (``act`` look_up and no delay), or the step to follow instead."""
+
+    act: str
+    attempt: int
+    delay_ms: int | None
+    state: str
+    reason: str
+    generation: int
+    kind: str
+    connection: str
+    idempotency_keys: list[str]
+    reference: str | None
+    payload: Mapping[str, Any]
+    call_limit_ms: int
+    settled: bool
+    """No request of any attempt can still be under way."""
+    conclusive: bool
+    """Whether this kind's look-up may ever conclude absence."""
+    lag_s: float | None
+    absent_since_s: float | None
+    """Seconds since the first absence that counts; None: there was none."""
+    canary_key: str | None
+    canary_idempotency_keys: list[str] | None
+    canary_reference: str | None
+    canary_payload: Mapping[str, Any] | None
+
+    def step(self) -> Step:
+        """The instruction in it."""
+        return Step(self.act, self.attempt, self.delay_ms, self.state, self.reason, self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One item of a replay: as it stands, and what would follow. ``possible`` False: it would be refused."""
+
+    plan: int | None
+    key: str
+    kind: str
+    state: str
+    attempts: int
+    generation: int
+    evidence: str | None
+    consequence: str
+    possible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanApplied:
+    """What became of one item."""
+
+    key: str
+    done: bool
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A history row to be remembered outside the ledger. ``seq`` None: there was no history yet."""
+
+    ledger_id: UUID
+    seq: int | None
+    row_id: UUID | None
+    timeline: str

@@ -101,7 +101,10 @@ async def configuration(engine: AsyncEngine) -> tuple[list[Record], list[Record]
                extract(epoch FROM k.call_limit)::float AS call_limit, extract(epoch FROM k.lease)::float AS lease,
                extract(epoch FROM k.settle)::float AS settle,
                extract(epoch FROM k.accepted_bound)::float AS accepted_bound,
-               extract(epoch FROM k.start_lead)::float AS start_lead
+               extract(epoch FROM k.start_lead)::float AS start_lead,
+               ARRAY(SELECT extract(epoch FROM u.i)::float FROM unnest(k.look_ups) WITH ORDINALITY u(i, n) ORDER BY u.n) AS look_ups,
+               extract(epoch FROM k.look_up_lag)::float AS look_up_lag, k.look_up_conclusive,
+               extract(epoch FROM k.repeat_within)::float AS repeat_within, k.stores_errors, k.second_person
         FROM duly.kind k WHERE k.active ORDER BY k.name
         """,
     )

@@ -103,7 +103,15 @@ MOVES: dict[State, frozenset[State]] = {
             State.ABANDONED,
         }
     ),
-    **{ending: frozenset() for ending in ENDINGS},
+    # Endings move on by a recorded decision only: reopen (the next generation) or correct (what evidence shows).
+    State.DELIVERED: frozenset({State.REJECTED, State.ABANDONED}),
+    State.REJECTED: frozenset({State.SCHEDULED, State.DELIVERED}),
+    State.EXPIRED: frozenset({State.SCHEDULED, State.DELIVERED}),
+    State.EXHAUSTED: frozenset({State.SCHEDULED, State.DELIVERED}),
+    State.CANCELLED: frozenset({State.DELIVERED}),
+    State.SUPERSEDED: frozenset({State.DELIVERED}),
+    State.INELIGIBLE: frozenset({State.DELIVERED}),
+    State.ABANDONED: frozenset({State.DELIVERED, State.REJECTED}),
 }
 
 

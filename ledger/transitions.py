@@ -1,5 +1,5 @@
-"""Every write of the ledger, one function each. The guards live in the database (migrations/sql): a refused write is a
-normal answer with a name (``refused``), never an exception and never ignored.
+"""Every write of the ledger but people's decisions (``ledger.decisions``), one function each. The guards live in the
+database (migrations/sql): a refused write is a normal answer with a name (``refused``), never an exception and never ignored.
 
 Errors: SQLAlchemy's ``DBAPIError`` when the database is away or refuses bad input (SQLSTATE 22023, 23505, P0002).
 After a cut COMMIT an error carries no truth: the holder of the token claims again and learns which it was.
@@ -12,78 +12,39 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.sql import bindparam
-from sqlalchemy.sql.elements import TextClause
 
-from ledger.answers import Answer, Claimed, Decided, Dispatch, Reply, Scheduled, Step
+from ledger.answers import Answer, Claimed, Dispatch, Question, Reply, Scheduled, Step, Witness
+from ledger.statements import function, named, nothing, one
 
-
-def _statement(name: str, arguments: str, json: Sequence[str]) -> TextClause:
-    # Both come from the constants below, never from input.
-    statement = text(f"SELECT * FROM duly.{name}({arguments})")  # noqa: S608
-    # None is SQL's NULL; without none_as_null it would be JSON's null, which is something.
-    return statement.bindparams(*(bindparam(parameter, type_=JSONB(none_as_null=True)) for parameter in json))
-
-
-def _function(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
-    arguments = ", ".join(f":{parameter}" for parameter in parameters)
-    return _statement(name, arguments, json)
-
-
-def _named(name: str, *parameters: str, json: Sequence[str] = ()) -> TextClause:
-    arguments = ", ".join(f"{parameter} => :{parameter}" for parameter in parameters)
-    return _statement(name, arguments, json)
-
-
-_SCHEDULE = _named(
+_SCHEDULE = named(
     "schedule", "key", "kind", "payload", "due_at", "deadline", "subject", "version", "tenant", "trace_context",
     json=("payload", "trace_context"),
 )  # fmt: skip
-_CANCEL = _named("cancel", "key", "reason")
-_RESCHEDULE = _named("reschedule", "key", "due_at", "deadline", "reason")
-_DISPATCH = _function("dispatch", "limit", "in_hand_limit", "who")
-_GIVE_BACK = _function("give_back", "key", "wake_at", "fresh", "untried")
-_DISPATCH_FAILED = _function("dispatch_failed", "key", "wake_at", "error")
-_FORGOTTEN = _function("forgotten", "key", "marked_at", "who", "run_id", "cause")
-_CLAIM = _function("claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id")
-_INSTRUCT = _function("instruct", "key", "generation", "worker")
-_RECORD = _function(
+_CANCEL = named("cancel", "key", "reason")
+_RESCHEDULE = named("reschedule", "key", "due_at", "deadline", "reason")
+_DISPATCH = function("dispatch", "limit", "in_hand_limit", "who")
+_GIVE_BACK = function("give_back", "key", "wake_at", "fresh", "untried")
+_DISPATCH_FAILED = function("dispatch_failed", "key", "wake_at", "error")
+_FORGOTTEN = function("forgotten", "key", "marked_at", "who", "run_id", "cause")
+_CLAIM = function(
+    "claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id", "connections",
+    json=("connections",),
+)  # fmt: skip
+_INSTRUCT = function("instruct", "key", "generation", "worker")
+_LOOK_UP = function("look_up", "key", "generation", "worker")
+_FOUND = function(
+    "found", "key", "generation", "attempt", "finding", "reference", "detail", "counts", "why", "who", json=("detail",)
+)
+_WITNESS_NOW = function("witness_now")
+_CHECK_WITNESS = function("check_witness", "ledger_id", "seq", "row_id", "timeline")
+_QUARANTINE = function("quarantine", "cause", "who")
+_DOUBT_GAP = function("doubt_gap", "cause", "who", "limit")
+_RECORD = function(
     "record", "key", "attempt", "token", "outcome", "sent", "status", "reference", "detail", "digest", "call_ms",
     "delay_ms", "who",
 )  # fmt: skip
-_DECIDE = _named(
-    "decide", "key", "choice", "reason", "reference", "evidence", "expected_state", "expected_attempt", "label",
-    json=("evidence",),
-)  # fmt: skip
-_DECIDE_BY_TEMPORAL = _function(
-    "decide_by_temporal", "key", "choice", "reason", "reference", "raw", "label", "who", json=("raw",)
-)
-_RELEASE_CONNECTION = _named("release_connection", "name", "reason")
-_CONFIGURE = _function("configure", "kinds", "connections", json=("kinds", "connections"))
-
-
-def _nothing() -> None:
-    """The crash point of a process in which none is armed."""
-
-
-async def _one(
-    engine: AsyncEngine,
-    statement: TextClause,
-    parameters: Mapping[str, Any],
-    before_commit: Callable[[], None] = _nothing,
-    *,
-    dry_run: bool = False,
-) -> dict[str, Any]:
-    """One statement, one transaction, one row; its column names are the fields of the dataclass it becomes."""
-    async with engine.connect() as connection, connection.begin() as transaction:
-        row = dict((await connection.execute(statement, parameters)).mappings().one())
-        before_commit()
-        if dry_run:
-            await transaction.rollback()
-        return row
+_CONFIGURE = function("configure", "kinds", "connections", json=("kinds", "connections"))
 
 
 async def schedule(
@@ -113,13 +74,13 @@ async def schedule(
 
 async def cancel(engine: AsyncEngine, key: str, reason: str) -> Answer:
     """Withdraw an operation; during a call it is kept as ``stop_requested``."""
-    return Answer(**await _one(engine, _CANCEL, {"key": key, "reason": reason}))
+    return Answer(**await one(engine, _CANCEL, {"key": key, "reason": reason}))
 
 
 async def reschedule(engine: AsyncEngine, key: str, due_at: datetime, deadline: datetime, reason: str) -> Answer:
     """Move a scheduled operation to other times."""
     parameters = {"key": key, "due_at": due_at, "deadline": deadline, "reason": reason}
-    return Answer(**await _one(engine, _RESCHEDULE, parameters))
+    return Answer(**await one(engine, _RESCHEDULE, parameters))
 
 
 async def dispatch(engine: AsyncEngine, limit: int, in_hand_limit: int, who: str) -> list[Dispatch]:
@@ -132,13 +93,13 @@ async def dispatch(engine: AsyncEngine, limit: int, in_hand_limit: int, who: str
 async def give_back(engine: AsyncEngine, row: Dispatch, *, untried: bool) -> bool:
     """Return a row that was not started; False: somebody moved it since."""
     parameters = {"key": row.key, "wake_at": row.wake_at, "fresh": row.fresh, "untried": untried}
-    return bool((await _one(engine, _GIVE_BACK, parameters))["give_back"])
+    return bool((await one(engine, _GIVE_BACK, parameters))["give_back"])
 
 
 async def dispatch_failed(engine: AsyncEngine, row: Dispatch, error: str) -> bool:
     """Record a start error that concerns this row only; its alarm backs it off."""
     return bool(
-        (await _one(engine, _DISPATCH_FAILED, {"key": row.key, "wake_at": row.wake_at, "error": error}))[
+        (await one(engine, _DISPATCH_FAILED, {"key": row.key, "wake_at": row.wake_at, "error": error}))[
             "dispatch_failed"
         ]
     )
@@ -147,7 +108,7 @@ async def dispatch_failed(engine: AsyncEngine, row: Dispatch, error: str) -> boo
 async def forgotten(engine: AsyncEngine, row: Dispatch, who: str, run_id: str | None, cause: str) -> bool:
     """Temporal knows a run that the ledger does not: ``unknown`` with that cause. False: it moved on meanwhile."""
     parameters = {"key": row.key, "marked_at": row.marked_at, "who": who, "run_id": run_id, "cause": cause}
-    return bool((await _one(engine, _FORGOTTEN, parameters))["forgotten"])
+    return bool((await one(engine, _FORGOTTEN, parameters))["forgotten"])
 
 
 async def claim(
@@ -160,15 +121,19 @@ async def claim(
     worker: str,
     run_id: str,
     activity_id: str,
-    before_commit: Callable[[], None] = _nothing,
+    connections: Mapping[str, Mapping[str, str]] | None = None,
+    before_commit: Callable[[], None] = nothing,
 ) -> Claimed:
-    """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token."""
+    """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token.
+
+    ``connections``: scope and rendering of each connection that this worker has an adapter for.
+    """
     return Claimed(
-        **await _one(
+        **await one(
             engine,
             _CLAIM,
             {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
-             "run_id": run_id, "activity_id": activity_id},
+             "run_id": run_id, "activity_id": activity_id, "connections": connections},
             before_commit,
         )
     )  # fmt: skip
@@ -176,16 +141,16 @@ async def claim(
 
 async def instruct(engine: AsyncEngine, key: str, generation: int, worker: str) -> Step:
     """What the workflow of this generation should do now."""
-    return Step(**await _one(engine, _INSTRUCT, {"key": key, "generation": generation, "worker": worker}))
+    return Step(**await one(engine, _INSTRUCT, {"key": key, "generation": generation, "worker": worker}))
 
 
 async def record(
     engine: AsyncEngine, *, key: str, attempt: int, token: UUID, reply: Reply, who: str,
-    before_commit: Callable[[], None] = _nothing,
+    before_commit: Callable[[], None] = nothing,
 ) -> Step:  # fmt: skip
     """Settle one attempt by its reply, guarded by attempt and token. ``Step.refused`` names a write not made."""
     return Step(
-        **await _one(
+        **await one(
             engine,
             _RECORD,
             {"key": key, "attempt": attempt, "token": token, "outcome": reply.outcome, "sent": reply.sent,
@@ -196,58 +161,49 @@ async def record(
     )  # fmt: skip
 
 
-async def decide(
-    engine: AsyncEngine,
-    *,
-    key: str,
-    choice: str,
-    reason: str,
-    reference: str | None = None,
-    evidence: Mapping[str, Any] | None = None,
-    expected_state: str | None = None,
-    expected_attempt: int | None = None,
-    label: str | None = None,
-    dry_run: bool = False,
-) -> Decided:
-    """A person's choice: ``delivered``, ``not delivered`` or ``abandon``; the right is the database login's.
+async def look_up(engine: AsyncEngine, key: str, generation: int, worker: str) -> Question:
+    """What to ask the provider about this doubt now, or the step to follow instead."""
+    return Question(**await one(engine, _LOOK_UP, {"key": key, "generation": generation, "worker": worker}))
 
-    A dry run gives the answer of this moment and leaves nothing, no evidence of a refusal either.
-    """
-    return Decided(
-        **await _one(
+
+async def found(
+    engine: AsyncEngine, *, key: str, generation: int, attempt: int, finding: str, reference: str | None,
+    detail: Mapping[str, Any], counts: bool, why: str, who: str,
+) -> Step:  # fmt: skip
+    """Record what a look-up found and take the step that it permits. ``counts``: an absence that meets every rule."""
+    return Step(
+        **await one(
             engine,
-            _DECIDE,
-            {"key": key, "choice": choice, "reason": reason, "reference": reference, "evidence": evidence,
-             "expected_state": expected_state, "expected_attempt": expected_attempt, "label": label},
-            dry_run=dry_run,
+            _FOUND,
+            {"key": key, "generation": generation, "attempt": attempt, "finding": finding, "reference": reference,
+             "detail": detail, "counts": counts, "why": why, "who": who},
         )
     )  # fmt: skip
 
 
-async def decide_by_temporal(
-    engine: AsyncEngine, *, key: str, choice: str | None, reason: str | None, reference: str | None, raw: Any,
-    label: str | None, who: str,
-) -> Decided:  # fmt: skip
-    """What a bare signal asked for: a decision if nothing is sent by it, else kept as evidence or proposal."""
-    parameters = {
-        "key": key,
-        "choice": choice,
-        "reason": reason,
-        "reference": reference,
-        "raw": raw,
-        "label": label,
-        "who": who,
-    }
-    return Decided(**await _one(engine, _DECIDE_BY_TEMPORAL, parameters))
+async def witness_now(engine: AsyncEngine) -> Witness:
+    """The newest history row, to be remembered outside the database."""
+    return Witness(**await one(engine, _WITNESS_NOW, {}))
 
 
-async def release_connection(engine: AsyncEngine, name: str, reason: str) -> Answer:
-    """Let a held connection work again."""
-    return Answer(**await _one(engine, _RELEASE_CONNECTION, {"name": name, "reason": reason}))
+async def check_witness(engine: AsyncEngine, witness: Witness) -> str:
+    """``same``, ``lost`` (the ledger went back in time), ``other ledger`` or ``newer timeline``."""
+    parameters = {"ledger_id": witness.ledger_id, "seq": witness.seq, "row_id": witness.row_id}
+    return str((await one(engine, _CHECK_WITNESS, {**parameters, "timeline": witness.timeline}))["check_witness"])
+
+
+async def quarantine(engine: AsyncEngine, cause: str, who: str) -> bool:
+    """Nothing is sent from now on. False: it was quarantined already."""
+    return bool((await one(engine, _QUARANTINE, {"cause": cause, "who": who}))["quarantine"])
+
+
+async def doubt_gap(engine: AsyncEngine, cause: str, who: str, limit: int) -> int:
+    """Put operations that could have run in the gap in doubt; how many. Call it until it returns 0."""
+    return int((await one(engine, _DOUBT_GAP, {"cause": cause, "who": who, "limit": limit}))["doubt_gap"])
 
 
 async def configure(
     engine: AsyncEngine, kinds: Sequence[Mapping[str, Any]], connections: Sequence[Mapping[str, Any]]
 ) -> None:
     """Copy kinds and connections of duly.toml in. Durations in seconds."""
-    await _one(engine, _CONFIGURE, {"kinds": list(kinds), "connections": list(connections)})
+    await one(engine, _CONFIGURE, {"kinds": list(kinds), "connections": list(connections)})

@@ -31,6 +31,7 @@ class Act(StrEnum):
     """What an instruction asks for."""
 
     ATTEMPT = "attempt"  # carry out this attempt
+    LOOK_UP = "look_up"  # ask the provider, as often as the ledger's plan says
     WAIT = "wait"  # until the delay is over or a nudge comes, then ask
     ASK = "ask"  # ask the ledger
     ENDED = "ended"  # this run is done
@@ -112,13 +113,22 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A signal that may carry a person's choice. ``number`` counts signals of this name in this run; ``arguments`` are
-    texts of JSON where they could be read, else what came."""
+    """A signal or update that may carry a person's choice. ``number`` counts signals of this name in this run;
+    ``update_id`` names an update instead; ``arguments`` are texts of JSON where they could be read, else what came."""
 
     key: str
     name: str
     number: int
     arguments: list[str]
+    update_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The ledger's answer to what was received, in words."""
+
+    accepted: bool
+    answer: str
 
 
 # Stubs: typed calls in the workflow without reaching the code behind them. activities/ implements them by name.
@@ -142,7 +152,13 @@ async def instruct(question: Question) -> Instruction:
     raise NotImplementedError
 
 
+@activity.defn(name="look_up")
+async def look_up(question: Question) -> Instruction:
+    """Ask the provider about a doubt, again and again by the ledger's plan, until there is something else to do."""
+    raise NotImplementedError
+
+
 @activity.defn(name="settle")
-async def settle(received: Received) -> str:
-    """Hand what a signal said to the ledger; the answer in words."""
+async def settle(received: Received) -> Settled:
+    """Hand what a signal or update said to the ledger."""
     raise NotImplementedError

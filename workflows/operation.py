@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.workflow import ActivityCancellationType
 
 from workflows import contract
@@ -83,6 +83,8 @@ class Operation:
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _follow(self, instruction: Instruction) -> Instruction:
+        if instruction.act == Act.LOOK_UP:
+            return await self._look_up()
         if instruction.delay != 0 and await self._nudged_within(instruction.delay):
             return await self._ask()
         if instruction.act == Act.ATTEMPT:
@@ -124,6 +126,24 @@ class Operation:
                 # The ledger moved on (the lease is over, say). The call goes on by itself: its reply may still settle.
                 task.add_done_callback(lambda _: self._forget(number))
                 return instruction
+
+    async def _look_up(self) -> Instruction:
+        """One activity that Temporal retries when the ledger's plan says: weeks of asking cost five events, and the
+        pending activity shows what the provider said last. It ends when there is something else to do."""
+        asking = workflow.start_activity(
+            contract.look_up,
+            contract.Question(self._start.key, self._start.generation),
+            start_to_close_timeout=timedelta(seconds=self._start.attempt_limit),
+            retry_policy=LEDGER_RETRY,
+        )
+        await workflow.wait_condition(lambda: asking.done() or self._nudged)
+        if not asking.done():
+            asking.cancel()
+            return await self._ask()
+        try:
+            return await asking
+        except ActivityError:
+            return await self._ask()
 
     def _forget(self, number: int) -> None:
         self._running.pop(number, None)
@@ -189,20 +209,55 @@ class Operation:
         """Accepts anything: what cannot be read is kept as evidence, so that nothing wedges or vanishes."""
         await self._hand_over(contract.RESOLVE, [] if first is None and not more else [first, *more])
 
+    @workflow.update(
+        name=contract.RESOLVE,
+        description='Settle an unknown: {"choice": …, "reason": "…", "reference": "…"}. Answers what came of it.',
+    )
+    async def resolve_and_answer(self, *arguments: Any) -> str:
+        """A refusal by rule is the update's failure; it changes nothing and is kept as evidence."""
+        update = workflow.current_update_info()
+        settled = await self._hand_over(contract.RESOLVE, arguments, None if update is None else update.id)
+        if not settled.accepted:
+            raise ApplicationError(settled.answer, type="Refused")
+        return settled.answer
+
+    @resolve_and_answer.validator
+    def check_resolve(self, *arguments: Any) -> None:
+        """Bad shapes are refused before they leave an event."""
+        said = arguments[0] if len(arguments) == 1 else None
+        if isinstance(said, str):
+            said = _object(said)
+        if not isinstance(said, dict):
+            raise ValueError('give one object: {"choice": "delivered" or "abandon", "reason": "…", "reference": "…"}')
+        for name in ("choice", "reason"):
+            if not isinstance(said.get(name), str) or not said[name].strip():
+                raise ValueError(f'"{name}" is missing or is not a text')
+
     @workflow.signal(dynamic=True)
     async def anything_else(self, name: str, arguments: Sequence[RawValue]) -> None:
         """A signal that nobody defined: kept as evidence."""
         await self._hand_over(name, list(arguments))
 
-    async def _hand_over(self, name: str, arguments: Sequence[Any]) -> None:
-        number = self._received[name] = self._received.get(name, 0) + 1
-        await workflow.execute_activity(
+    async def _hand_over(self, name: str, arguments: Sequence[Any], update_id: str | None = None) -> contract.Settled:
+        number = 0
+        if update_id is None:
+            number = self._received[name] = self._received.get(name, 0) + 1
+        texts = [_text(value) for value in arguments[:ARGUMENTS]]
+        settled = await workflow.execute_activity(
             contract.settle,
-            contract.Received(self._start.key, name, number, [_text(value) for value in arguments[:ARGUMENTS]]),
+            contract.Received(self._start.key, name, number, texts, update_id),
             start_to_close_timeout=LEDGER_LIMIT,
             retry_policy=LEDGER_RETRY,
         )
         self._nudged = True
+        return settled
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from ledger import queries, transitions
+from ledger import decisions, queries, transitions
 from ledger.answers import Claimed, Decided, Dispatch, Reply, Scheduled, Step
 
 Row = dict[str, Any]
@@ -144,7 +144,7 @@ class Books:
         if choice == "delivered":
             more.setdefault("reference", "ref-by-person")
         more.setdefault("reason", "seen with own eyes")
-        return await transitions.decide(self.engine, key=key, choice=choice, **more)
+        return await decisions.decide(self.engine, key=key, choice=choice, **more)
 
     async def dispatch(self, limit: int = 100, in_hand: int = 1000) -> list[Dispatch]:
         return await transitions.dispatch(self.engine, limit, in_hand, "sweep")

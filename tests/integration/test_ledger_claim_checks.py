@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from ledger import transitions
+from ledger import decisions
 from ledger.answers import Claimed
 from tests.integration.ledger_steps import BOUND, CALL_LIMIT, GRACE, LEASE, MAX_ATTEMPTS, Books, session, together
 
@@ -210,7 +210,7 @@ async def test_a_stricter_default_of_the_database_does_not_reach_the_ledgers_own
 
 
 async def release(books: Books, name: str = "main") -> Any:
-    return await transitions.release_connection(books.engine, name, "the credential was renewed")
+    return await decisions.release_connection(books.engine, name, "the credential was renewed")
 
 
 @pytest.mark.parametrize("change", [HOLD, "UPDATE duly.connection SET not_before = duly.now() + interval '1 hour'"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from ledger import transitions
+from ledger import decisions
 from ledger.answers import Decided
 from ledger.states import State
 from tests.integration.ledger_audit import moment
@@ -237,7 +237,7 @@ async def test_of_a_decision_and_a_late_reply_at_once_none_is_lost(books: Books)
 
 async def by_temporal(books: Books, key: str = "k", **request: Any) -> Decided:
     request = {"choice": None, "reason": None, "reference": None, **request}
-    return await transitions.decide_by_temporal(
+    return await decisions.decide_by_temporal(
         books.engine, key=key, raw={"sent": request["choice"]}, label="identity@host", who="worker", **request
     )
 
