@@ -1,16 +1,38 @@
-"""Adapter name to adapter. To add one: write its class and add a line to ``ADAPTERS``."""
+"""Adapter name to adapter. To add one: write its class, add a line to ``ADAPTERS`` and a harness for it to
+``tests/conformance``, which then runs every scenario against it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from provider.http_adapter import HttpAdapter
-from provider.port import Adapter
+from provider.port import Adapter, Descriptor
 from provider.settings import ConnectionSettings, ProviderSettings
 
-ADAPTERS: Mapping[str, type[HttpAdapter]] = MappingProxyType(
+
+class AdapterType(Protocol):
+    """What a class of adapters offers. Its settings are of ``settings_type``."""
+
+    @property
+    def settings_type(self) -> type[ProviderSettings]: ...
+
+    def describe(self, settings: Any, /) -> Descriptor: ...
+
+    def __call__(
+        self,
+        name: str,
+        settings: Any,
+        connection: ConnectionSettings,
+        environ: Mapping[str, str],
+        *,
+        before_first_byte: Callable[[], None] | None = None,
+    ) -> Adapter: ...
+
+
+ADAPTERS: Mapping[str, AdapterType] = MappingProxyType(
     {
         "http": HttpAdapter,
     }
@@ -27,6 +49,11 @@ def parse_provider(table: Mapping[str, Any]) -> ProviderSettings:
     if not isinstance(name, str) or name not in ADAPTERS:
         raise ValueError(f"adapter = {name!r} does not exist; there is: {', '.join(ADAPTERS)}")
     return ADAPTERS[name].settings_type.model_validate(dict(table))
+
+
+def describe(settings: ProviderSettings) -> Descriptor:
+    """What a provider can do by its table in duly.toml; the environment has no say in it."""
+    return ADAPTERS[settings.adapter].describe(settings)
 
 
 def build(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from provider.answers import check_overrides
+from provider.documents import PATH
 from provider.durations import PositiveDuration
+from provider.look_up_settings import LookUpSettings
 from provider.port import OutcomeName
+from provider.table import Table, check_address
 from provider.templates import MissingVariableError, check_template, expand
 
 __all__ = [
@@ -46,12 +49,6 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
 Headers = Annotated[dict[str, str], AfterValidator(_check_headers), Field(repr=False)]  # may hold a secret
 
 
-class Table(BaseModel):
-    """A table of duly.toml: exact types, nothing unknown, never changed."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
 class IdempotencySettings(Table):
     """``[providers.X.idempotency]``: how the provider recognises a repeat."""
 
@@ -69,7 +66,7 @@ class IdempotencySettings(Table):
 class ReferenceSettings(Table):
     """``[providers.X.reference]``: where a good answer carries the provider's own id."""
 
-    json_path: Annotated[str | None, Field(alias="json", pattern=r"^[^.]+(\.[^.]+)*$")] = None
+    json_path: Annotated[str | None, Field(alias="json", pattern=PATH)] = None
     """Dotted path in the JSON body, ``data.id``; a number picks from a list."""
     header: Annotated[str | None, Field(pattern=_TOKEN.pattern)] = None
 
@@ -88,30 +85,25 @@ class ProviderSettings(Table):
     """Seconds: the total limit of one call, connecting included."""
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 20
     """Calls at once, in each worker."""
+    max_processing: PositiveDuration | None = None
+    """Seconds for which the provider may still work on a request after we stopped waiting."""
 
 
 class HttpProviderSettings(ProviderSettings):
     """``[providers.X]`` with ``adapter = "http"``."""
 
     adapter: Literal["http"]
-    url: Annotated[str, AfterValidator(check_template), Field(min_length=1)]
+    url: Annotated[str, Field(min_length=1), AfterValidator(check_address)]
     method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
     headers: Headers = Field(default_factory=dict)
     idempotency: IdempotencySettings | None = None
     answers: dict[str, str] = Field(default_factory=dict)
     """Status or class to outcome; see ``provider.answers`` for the default and for what is refused."""
     reference: ReferenceSettings | None = None
-    max_processing: PositiveDuration | None = None
-    """Seconds for which the provider may still work on a request after we stopped waiting."""
+    look_up: LookUpSettings | None = None
+    """How to ask whether an effect exists; None: it cannot be asked."""
     ca_file: str | None = None
     """PEM file with the authorities to trust instead of the public ones."""
-
-    @field_validator("url")
-    @classmethod
-    def _http(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://", "${")):
-            raise ValueError(f"{url!r} must start with http://, https:// or a ${{NAME}} that does")
-        return url
 
     @field_validator("answers")
     @classmethod
@@ -131,4 +123,16 @@ class ConnectionSettings(Table):
 
     provider: str
     headers: Headers = Field(default_factory=dict)
-    """Added to the provider's own; the same name here wins."""
+    """HTTP: added to the provider's own; the same name here wins."""
+    username: str | None = None
+    """SMTP: the account."""
+    password: Annotated[str | None, Field(repr=False)] = None
+    """SMTP: ``"${NAME}"``, so that it does not stand in a file."""
+
+    @model_validator(mode="after")
+    def _secret_elsewhere(self) -> Self:
+        if self.password is not None and not self.password.startswith("${"):
+            raise ValueError('a password does not belong in a file: write password = "${SMTP_PASSWORD}"')
+        if (self.username is None) is not (self.password is None):
+            raise ValueError("username and password belong together")
+        return self

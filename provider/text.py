@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 LIMIT = 500  # characters of one detail: a few lines in a terminal, small beside the row that keeps it
+REFERENCE_MAX = 200  # characters of a provider's id that are kept; the longest in use (URLs) are shorter
 MASK = "[hidden]"
 # A shorter "secret" would mask ordinary words, and nobody protects an account with three letters.
 SECRET_MIN = 4
@@ -43,3 +44,24 @@ def strings_within(value: Any) -> set[str]:
         elif isinstance(item, list | tuple):
             waiting.extend(item)
     return found
+
+
+def complaint(status: int, body: bytes | None, document: Any, location: str | None = None) -> str:
+    """Status, where a redirect points, and what the body (and its JSON) says."""
+    said = [f"status {status}"]
+    if location is not None:
+        said.append(f"Location: {location}")
+    if body:
+        said.append(clean(_words(document) or body))
+    return ": ".join(said)
+
+
+def _words(document: Any) -> str:
+    """Code and message of the commonest forms of an error in JSON (RFC 9457, Stripe, PayPal, atproto)."""
+    if isinstance(document, Mapping):
+        inner = document.get("error")
+        if isinstance(inner, Mapping):
+            return _words(inner)
+        names = ("type", "code", "error", "name", "title", "message", "detail", "error_description")
+        return ", ".join(str(document[name]) for name in names if isinstance(document.get(name), str | int))
+    return ""

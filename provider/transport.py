@@ -157,15 +157,17 @@ class Transport:
         time_limit: float,
         send_before: float,
         max_body: int = MAX_BODY,
+        question: bool = False,
     ) -> Exchange:
         """One request, with its whole life in ``time_limit`` seconds; no first byte after ``send_before``.
 
         ``send_before`` is in seconds of ``provider.clock.boottime``. Answers for everything, also when
         cancelled: then the caller, who is still to record what happened, gets the Exchange and must see
         to the cancellation itself. Only the end of the process (SystemExit, KeyboardInterrupt) passes.
+        ``question``: it can have no effect, so ``before_first_byte`` is not called.
         """
         begin = time.monotonic()
-        trace = _Trace(send_before, self._before_first_byte)
+        trace = _Trace(send_before, None if question else self._before_first_byte)
         response: httpx.Response | None = None
         content: bytes | None = None
         truncated = False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provider import http_adapter as module
+from provider import text as module
 from provider.clock import boottime
 from provider.http_adapter import HttpAdapter
 from provider.port import Call, OutcomeName
