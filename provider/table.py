@@ -12,7 +12,8 @@ from provider.templates import PLACEHOLDERS, check_template
 class Table(BaseModel):
     """A table of duly.toml: exact types, nothing unknown, never changed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    # An error must not quote what was written: it may be a secret.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def check_address(text: str, placeholders: Collection[str] = PLACEHOLDERS) -> str:
