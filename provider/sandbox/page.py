@@ -26,8 +26,13 @@ _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 CSP = f"default-src 'none'; style-src 'sha256-{_HASH}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
-def effects_page(effects: Mapping[str, Sequence[Mapping[str, Any]]], totals: Mapping[str, int], prefix: str) -> bytes:
-    """The page, as UTF-8. ``effects`` by key, as the store gives them."""
+def effects_page(
+    effects: Mapping[str, Sequence[Mapping[str, Any]]],
+    accepted: Sequence[Mapping[str, Any]],
+    totals: Mapping[str, int],
+    prefix: str,
+) -> bytes:
+    """The page, as UTF-8. ``effects`` by key and ``accepted``, as the store gives them."""
     latest = list(effects.items())[-KEYS_MAX:][::-1]
     left_out = len(effects) - len(latest)
     summary = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in totals.items())
@@ -44,19 +49,39 @@ def effects_page(effects: Mapping[str, Sequence[Mapping[str, Any]]], totals: Map
 <tbody>
 {rows or '<tr><td colspan="5">None yet.</td></tr>'}
 </tbody></table>
-<p>As JSON: <a href="/effects">effects</a>, <a href="/requests">requests</a>, <a href="/script">script</a>.</p>
+{_accepted(accepted)}
+<p>As JSON: <a href="/effects">effects</a>, <a href="/requests">requests</a>, <a href="/look-ups">look-ups</a>,
+<a href="/accepted">accepted</a>, <a href="/script">script</a>.</p>
 </body></html>
 """.encode("utf-8", "replace")
+
+
+def _accepted(accepted: Sequence[Mapping[str, Any]]) -> str:
+    if not accepted:
+        return ""
+    rows = "\n".join(
+        f"<tr><td><code>{escape(one['operation_key'] or '')}</code></td><td>{escape(one['status'])}</td>"
+        f"<td>{_when(one['at'])}</td><td>{escape(one['id'])}</td></tr>"
+        for one in accepted[: -KEYS_MAX - 1 : -1]
+    )
+    return f"""<h2>Accepted for later, or cancelled</h2>
+<table><thead><tr><th>key</th><th>status</th><th>taken (UTC)</th><th>id</th></tr></thead>
+<tbody>
+{rows}
+</tbody></table>"""
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _row(key: str, found: Sequence[Mapping[str, Any]]) -> str:
     many = ' class="many"' if len(found) > 1 else ""
     last = found[-1]
-    when = datetime.fromtimestamp(last["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
     body = json.dumps(last["body"], ensure_ascii=False)
     shown = body if len(body) <= BODY_MAX else body[:BODY_MAX] + "…"
     ids = "<br>".join(escape(effect["id"]) for effect in found[:20])  # of a key gone wild, the first 20
     return (
-        f"<tr><td><code>{escape(key)}</code></td><td{many}>{len(found)}</td><td>{when}</td>"
+        f"<tr><td><code>{escape(key)}</code></td><td{many}>{len(found)}</td><td>{_when(last['at'])}</td>"
         f"<td>{ids}</td><td><code>{escape(shown)}</code></td></tr>"
     )

@@ -3,95 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
-BEHAVIOURS: Mapping[str, str] = {
-    "ok": "commit and answer 201; a repeat of a key is answered as the first time",
-    "commit_then_close": "commit, then close the connection without an answer",
-    "commit_then_stall": "commit, then say nothing (:SECONDS, else until the client goes)",
-    "close_before_commit": "close the connection without an effect",
-    "cut_body": "commit, answer 201, close in the middle of the body",
-    "status": "answer any status (:STATUS), with headers and body; an effect only if commit is true",
-    "slow": "wait (:SECONDS, default 1), then as ok; the same key meanwhile is answered 409",
-    "reset": "reset the connection (RST); an effect only if commit is true",
-    "throttle": "answer 429 with Retry-After (:SECONDS, default 2)",
-    "deny": "answer 401",
-    "in_flight_409": "answer 409, as if the key were being processed",
-    "ignore_keys": "take the key and ignore it: each request is a new effect",
-}
-
-# The field that the short form "name:value" fills.
-_SHORT = {"commit_then_stall": "seconds", "slow": "seconds", "status": "status", "throttle": "retry_after"}
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.1
-_VALUE = re.compile(r"[\x20-\x7e]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """How one request is treated. Which fields count depends on ``do``."""
-
-    do: str
-    seconds: float | None = None
-    status: int = 500
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: str = ""
-    commit: bool = False
-    retry_after: str = "2"
-
-
-OK = Behaviour("ok")
-
-
-def parse_behaviour(told: Any) -> Behaviour:
-    """A behaviour from ``"name"``, ``"name:value"`` or an object with ``do``. Raises ValueError with the choices."""
-    values: dict[str, Any]
-    if isinstance(told, str):
-        name, colon, value = told.partition(":")
-        values = {"do": name}
-        if colon:
-            if name not in _SHORT:
-                raise ValueError(f"{name} takes no value")
-            values[_SHORT[name]] = value
-    elif isinstance(told, Mapping):
-        values = dict(told)
-    else:
-        raise ValueError(f"a behaviour is a name or an object, not {told!r}")  # noqa: TRY004 - all one to who told us
-    if values.get("do") not in BEHAVIOURS:
-        raise ValueError(f"{values.get('do')!r} is no behaviour; there are: {', '.join(BEHAVIOURS)}")
-    unknown = values.keys() - {known.name for known in fields(Behaviour)}
-    if unknown:
-        raise ValueError(f"{', '.join(sorted(map(str, unknown)))}: no such field of a behaviour")
-    return Behaviour(**{name: _checked(name, value) for name, value in values.items()})
-
-
-def _checked(name: str, value: Any) -> Any:
-    if name == "seconds":
-        seconds = float(value)
-        if not 0 <= seconds <= 86400:  # a day: nobody waits longer, and infinity is a slip
-            raise ValueError("seconds must be from 0 to 86400")
-        return seconds
-    if name == "status":
-        if not 200 <= int(value) <= 599:
-            raise ValueError("status must be from 200 to 599")
-        return int(value)
-    if name == "headers":
-        if not isinstance(value, Mapping) or not all(
-            isinstance(text, str) and _TOKEN.fullmatch(header) and _VALUE.fullmatch(text)
-            for header, text in value.items()
-        ):
-            raise ValueError("headers must be an object of names and printable texts")
-        return dict(value)
-    if name == "commit":
-        if not isinstance(value, bool):
-            raise ValueError("commit must be true or false")
-        return value
-    if name == "retry_after" and not _VALUE.fullmatch(str(value)):
-        raise ValueError("retry_after must be printable")
-    return str(value)
+from provider.sandbox.behaviours import BEHAVIOURS, LOOK_UPS, OK, Behaviour, parse_behaviour
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +19,14 @@ class Rule:
     prefix: str
     rate: float
     behaviours: tuple[Behaviour, ...]
+    look_up: bool = False
+    """It is about look-ups; else about requests for an effect."""
 
     @property
     def target(self) -> str:
         """What the rule is about; a later rule with the same target replaces it."""
-        return f"key {self.key}" if self.key is not None else f"match {self.prefix}* rate {self.rate:g}"
+        target = f"key {self.key}" if self.key is not None else f"match {self.prefix}* rate {self.rate:g}"
+        return f"look_up {target}" if self.look_up else target
 
     def holds_for(self, key: str) -> bool:
         """Whether this key is meant. By rate: the same keys each time, chosen by their digest."""
@@ -119,17 +39,21 @@ class Rule:
 
 
 def parse_rule(told: Any) -> Rule:
-    """A rule from ``{"key": …}`` or ``{"match": "prefix*", "rate": 0.1}`` with ``"behaviour": […]``.
+    """A rule from ``{"key": …}`` or ``{"match": "prefix*", "rate": 0.1}`` with ``"behaviour"`` or ``"look_up": […]``.
 
-    Neither key nor match: every key. The behaviours are used one per request of a key, the last one for
-    ever; none removes the rule. Raises ValueError.
+    Neither key nor match: every key. The behaviours are used one per request (or look-up) of a key, the last
+    one for ever; none removes the rule. Raises ValueError.
     """
     if not isinstance(told, Mapping):
         raise ValueError("an instruction is an object with key or match, and behaviour")  # noqa: TRY004 - all one to who told us
-    unknown = told.keys() - {"key", "match", "rate", "behaviour"}
+    unknown = told.keys() - {"key", "match", "rate", "behaviour", "look_up"}
     if unknown:
         raise ValueError(f"{', '.join(sorted(unknown))}: no such field of an instruction")
-    key, match, rate, behaviours = told.get("key"), told.get("match"), told.get("rate", 1), told.get("behaviour")
+    look_up = "look_up" in told
+    if look_up and "behaviour" in told:
+        raise ValueError("give behaviour or look_up, not both")
+    known, behaviours = (LOOK_UPS, told["look_up"]) if look_up else (BEHAVIOURS, told.get("behaviour"))
+    key, match, rate = told.get("key"), told.get("match"), told.get("rate", 1)
     if key is not None and (match is not None or "rate" in told):
         raise ValueError("give key, or match and rate, not both")
     for name, text in (("key", key), ("match", match)):
@@ -143,7 +67,8 @@ def parse_rule(told: Any) -> Rule:
         behaviours = [behaviours]
     if not isinstance(behaviours, list):
         raise ValueError("behaviour must be a list")  # noqa: TRY004 - all one to who told us
-    return Rule(key, (match or "*")[:-1], float(rate), tuple(map(parse_behaviour, behaviours)))
+    parsed = tuple(parse_behaviour(behaviour, known) for behaviour in behaviours)
+    return Rule(key, (match or "*")[:-1], float(rate), parsed, look_up)
 
 
 class Script:

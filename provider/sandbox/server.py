@@ -7,16 +7,20 @@ import json
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import h11
 
+from provider.sandbox import look_ups
+from provider.sandbox.acts import act, answer_word, seconds_of, wish_of
+from provider.sandbox.behaviours import Behaviour
+from provider.sandbox.effects import Committed, Request
 from provider.sandbox.page import CSP, effects_page
-from provider.sandbox.script import Behaviour
-from provider.sandbox.store import Committed, Request, Store
-from provider.sandbox.wire import Incoming, Wire
+from provider.sandbox.store import Store
+from provider.sandbox.wire import JSON, Incoming, Wire
 
-_JSON = ("Content-Type", "application/json; charset=utf-8")
+_QUESTION = frozenset({"operation_key", "idempotency_key", "limit", "cursor"})
+"""Parameters that make GET /effects the provider's list; without any it is the record, which never lies."""
 _PAGE_HEADERS = [
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", CSP),
@@ -35,7 +39,7 @@ class Sandbox:
         Raises sqlite3.OperationalError if the file is in use or cannot be opened.
         """
         self._store = Store(data, retention)
-        self._script = self._store.script()
+        self._read_script()
         self._in_flight: set[str] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -82,7 +86,16 @@ class Sandbox:
         elif incoming.too_large:
             await wire.answer_json(413, {"error": "too_large"})
         else:
-            await self._tell_or_show(incoming, where.path, parse_qs(where.query), wire)
+            query = {name: values[0] for name, values in parse_qs(where.query).items()}
+            asked = where.path.removeprefix("/effects/")
+            if incoming.method == "GET" and asked != where.path:
+                await self._look_up(incoming, unquote(asked), query, wire)
+            elif (incoming.method, where.path) == ("GET", "/effects") and query.keys() & _QUESTION:
+                await self._look_up(incoming, None, query, wire)
+            elif incoming.method == "POST" and asked != where.path and asked.endswith("/cancel"):
+                await self._cancel(incoming, unquote(asked.removesuffix("/cancel")), wire)
+            else:
+                await self._tell_or_show(incoming, where.path, query, wire)
 
     async def _effect(self, incoming: Incoming, wire: Wire) -> None:
         """Take one request, as the script wants it."""
@@ -105,20 +118,17 @@ class Sandbox:
             done = self._committed(request, behaviour)
             self._store.note(
                 request,
-                answer=_answer_word(behaviour, done),
+                answer=answer_word(behaviour, done),
                 behaviour=behaviour.do,
                 rule=rule,
                 effect=done.effect if done else None,
             )
-        await _act(behaviour, done, wire)
+        await act(behaviour, done, wire)
 
     def _committed(self, request: Request, behaviour: Behaviour) -> Committed | None:
         """The effect, if this behaviour has one."""
-        if behaviour.do in ("ok", "slow", "commit_then_close", "commit_then_stall", "cut_body") or behaviour.commit:
-            return self._store.commit(request, time.time())
-        if behaviour.do == "ignore_keys":
-            return self._store.commit(request, time.time(), honour_key=False)
-        return None
+        wish = wish_of(behaviour)
+        return None if wish is None else self._store.commit(request, time.time(), wish)
 
     async def _slowly(self, request: Request, rule: int | None, behaviour: Behaviour, wire: Wire) -> None:
         """The effect comes after the wait, whether or not the client is still there: as with a real provider."""
@@ -126,25 +136,90 @@ class Sandbox:
         if request.idempotency_key is not None:
             self._in_flight.add(request.idempotency_key)
         try:
-            await asyncio.sleep(1.0 if behaviour.seconds is None else behaviour.seconds)
+            await asyncio.sleep(seconds_of(behaviour))
             with self._store.together():
                 done = self._committed(request, behaviour)
-                self._store.amend(number, answer=_answer_word(behaviour, done), effect=done.effect if done else None)
+                self._store.amend(number, answer=answer_word(behaviour, done), effect=done.effect if done else None)
         finally:
             self._in_flight.discard(request.idempotency_key or "")
-        await _act(behaviour, done, wire)
+        await act(behaviour, done, wire)
 
-    async def _tell_or_show(self, incoming: Incoming, path: str, query: dict[str, list[str]], wire: Wire) -> None:
-        key, prefix = query.get("key", [None])[0], query.get("prefix", [""])[0]
+    async def _look_up(self, incoming: Incoming, asked: str | None, query: dict[str, str], wire: Wire) -> None:
+        """One effect by its idempotency key, ``asked``, or the list."""
+        now = time.time()
+        idempotency_key = query.get("idempotency_key") if asked is None else asked
+        key = incoming.headers.get("operation-key") or query.get("operation_key")
+        if key is None and idempotency_key is not None:
+            key = self._store.key_of(idempotency_key) or idempotency_key
+        rule, behaviour = self._look_up_script.next(key or "")
+        try:
+            limit = look_ups.limit_of(query.get("limit", look_ups.PAGE))
+            before = int(query["cursor"]) if "cursor" in query else None
+        except ValueError as exc:
+            await wire.answer_json(400, {"error": "invalid", "message": str(exc)})
+            return
+        found = self._store.found(
+            now=now,
+            key=query.get("operation_key"),
+            idempotency_key=idempotency_key,
+            lag=look_ups.lag_of(behaviour),
+            before=before,
+            limit=limit + 1,  # one more tells whether there is a next page
+        )
+        found = look_ups.visible(found, behaviour, key or "", idempotency_key or "", now)
+        status, body = (
+            look_ups.one(found[:1] if behaviour.do == "full_page" else found)
+            if asked is not None
+            else look_ups.page(found, behaviour, limit, query)
+        )
+        status = {"deny": 401, "outage": behaviour.status}.get(behaviour.do, status)
+        answer = {"stall": "stalled", "cut_body": f"{status} cut"}.get(behaviour.do, str(status))
+        self._store.note_look_up(now, incoming.target, key or "", rule=rule, behaviour=behaviour.do, answer=answer)
+        match behaviour.do:
+            case "stall":
+                await wire.wait_for_end(behaviour.seconds)
+                wire.close()
+            case "deny":
+                await wire.answer_json(401, {"error": "denied"}, [("WWW-Authenticate", "Bearer")])
+            case "outage":
+                await wire.answer_json(status, {"error": "unavailable"})
+            case do:
+                await wire.answer(status, body, [JSON], cut=do == "cut_body")
+                if do == "cut_body":
+                    wire.close()
+
+    async def _cancel(self, incoming: Incoming, idempotency_key: str, wire: Wire) -> None:
+        """Nothing will come of this key any more; unless it is too late, or too early to say."""
+        now = time.time()
+        if idempotency_key in self._in_flight:
+            status, document = 409, {"error": "in_flight", "message": "this key is being processed"}
+        elif self._store.cancel(idempotency_key, now) == "done":
+            status, document = 409, {"error": "too_late", "message": "the effect has taken place"}
+        else:
+            status, document = 200, {"status": "cancelled", "idempotency_key": idempotency_key}
+        key = self._store.key_of(idempotency_key) or idempotency_key
+        self._store.note_look_up(now, incoming.target, key, rule=None, behaviour="cancel", answer=str(status))
+        await wire.answer_json(status, document)
+
+    async def _tell_or_show(self, incoming: Incoming, path: str, query: dict[str, str], wire: Wire) -> None:
+        key, prefix = query.get("key"), query.get("prefix", "")
         match incoming.method, path:
             case "GET", "/":
-                page = effects_page(self._store.effects(prefix=prefix), self._store.totals(), prefix)
+                accepted = self._store.accepted(prefix=prefix)
+                page = effects_page(self._store.effects(prefix=prefix), accepted, self._store.totals(), prefix)
                 await wire.answer(200, page, _PAGE_HEADERS)
             case "GET", "/effects":
                 await wire.answer_json(200, _summed(self._store.effects(key, prefix)))
             case "GET", "/requests":
                 found = self._store.requests(key, prefix)
                 await wire.answer_json(200, {"total": len(found), "requests": found})
+            case "GET", "/look-ups":
+                asked = self._store.look_ups(key, prefix)
+                await wire.answer_json(200, {"total": len(asked), "look_ups": asked})
+            case "GET", "/accepted":
+                await wire.answer_json(200, {"accepted": self._store.accepted(key, prefix)})
+            case "DELETE", "/keys":
+                await wire.answer_json(200, {"expired": self._store.expire(key, prefix)})
             case "GET", "/healthz":
                 await wire.answer_json(200, {"ok": True, **self._store.totals()})
             case "GET", "/script":
@@ -153,9 +228,9 @@ class Sandbox:
                 await self._told(bytes(incoming.body), wire)
             case "DELETE", "/script":
                 self._store.forget()
-                self._script = self._store.script()
+                self._read_script()
                 await wire.answer(204)
-            case _, "/" | "/effects" | "/requests" | "/healthz" | "/script":
+            case _, "/" | "/effects" | "/requests" | "/healthz" | "/script" | "/look-ups" | "/accepted" | "/keys":
                 await wire.answer_json(405, {"error": "method_not_allowed"})
             case _:
                 await wire.answer_json(404, {"error": "not_found"})
@@ -166,56 +241,12 @@ class Sandbox:
         except (ValueError, TypeError, RecursionError) as exc:
             await wire.answer_json(400, {"error": "invalid", "message": str(exc)})
             return
-        self._script = self._store.script()
+        self._read_script()
         await wire.answer_json(200, {"script": self._store.told()})
 
-
-async def _act(behaviour: Behaviour, done: Committed | None, wire: Wire) -> None:
-    """What the client gets to see."""
-    match behaviour.do:
-        case "commit_then_close" | "close_before_commit":
-            wire.close()
-        case "commit_then_stall":
-            await wire.wait_for_end(behaviour.seconds)
-            wire.close()
-        case "reset":
-            wire.reset()
-        case "throttle":
-            await wire.answer_json(429, {"error": "throttled"}, [("Retry-After", behaviour.retry_after)])
-        case "deny":
-            await wire.answer_json(401, {"error": "denied"}, [("WWW-Authenticate", "Bearer")])
-        case "in_flight_409":
-            await wire.answer_json(409, {"error": "in_flight", "message": "this key is being processed"})
-        case "status":
-            await wire.answer(behaviour.status, behaviour.body.encode("utf-8", "replace"), behaviour.headers.items())
-        case _:
-            assert done is not None
-            if done.effect is None:
-                await wire.answer_json(422, {"error": "key_mismatch", "message": "this key came with another body"})
-                return
-            replayed = [("Idempotent-Replayed", "true")] if done.replayed else []
-            await wire.answer(201, done.answer, [_JSON, *replayed], cut=behaviour.do == "cut_body")
-            if behaviour.do == "cut_body":
-                wire.close()
-
-
-def _answer_word(behaviour: Behaviour, done: Committed | None) -> str:
-    """The answer as the record shows it."""
-    fixed = {
-        "commit_then_close": "closed",
-        "close_before_commit": "closed",
-        "commit_then_stall": "stalled",
-        "reset": "reset",
-        "throttle": "429",
-        "deny": "401",
-        "in_flight_409": "409",
-        "status": str(behaviour.status),
-    }
-    if behaviour.do in fixed:
-        return fixed[behaviour.do]
-    if done is None or done.effect is None:
-        return "422"
-    return "201 replayed" if done.replayed else "201 cut" if behaviour.do == "cut_body" else "201"
+    def _read_script(self) -> None:
+        self._script = self._store.script()
+        self._look_up_script = self._store.script(look_ups=True)
 
 
 def _request(incoming: Incoming) -> Request:

@@ -15,7 +15,7 @@ import h11
 
 BODY_MAX = 1024 * 1024  # bytes of a request; operations are at most 64 KiB
 _CHUNK = 65536
-_JSON = ("Content-Type", "application/json; charset=utf-8")
+JSON = ("Content-Type", "application/json; charset=utf-8")
 # RFC 9110 15.3.5, 15.4.5: these have no body.
 _BODILESS = (204, 304)
 
@@ -93,9 +93,7 @@ class Wire:
 
     async def answer_json(self, status: int, document: Any, headers: Iterable[tuple[str, str]] = ()) -> None:
         """A whole answer in JSON."""
-        await self.answer(
-            status, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"), [_JSON, *headers]
-        )
+        await self.answer(status, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"), [JSON, *headers])
 
     @property
     def reusable(self) -> bool:

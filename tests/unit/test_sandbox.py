@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from provider.sandbox.behaviours import BEHAVIOURS, parse_behaviour
 from provider.sandbox.client import SandboxError
-from provider.sandbox.script import BEHAVIOURS, parse_behaviour
 from tests.unit.sandbox_process import LIMIT, PROJECT, Running, get, post, start, tell, wait_for
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provider.sandbox.store import Request, Store
+from provider.sandbox.effects import Request
+from provider.sandbox.store import Store
 from tests.unit.sandbox_process import LIMIT, PROJECT, Running, get, post, start, tell, wait_for
 
 
