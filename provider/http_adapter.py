@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 from provider.answers import AnswerTable
 from provider.documents import id_at, parse
 from provider.http_look_up import LookUp
-from provider.http_request import Address, Headers, UnfitError, body_of, rendering_of, scope_of, values_of_call
+from provider.http_request import Address, Headers, body_of, rendering_of, scope_of
 from provider.port import Call, Descriptor, Finding, FindingName, Outcome, OutcomeName, Query
 from provider.retry_after import retry_after
 from provider.settings import ConnectionSettings, HttpProviderSettings
 from provider.text import REFERENCE_MAX, clean, complaint, strings_within
 from provider.transport import Exchange, Phase, Transport
+from provider.values import UnfitError, values_of_call
 
 
 class HttpAdapter:

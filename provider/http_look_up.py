@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 from provider.documents import at, id_at, parse, text_at
-from provider.http_request import Address, UnfitError, Values, values_of_query
+from provider.http_request import Address
 from provider.look_up_settings import PLACEHOLDERS, LookUpSettings
 from provider.port import Finding, FindingName, Query
 from provider.templates import Template
 from provider.text import REFERENCE_MAX, clean, complaint
 from provider.transport import Exchange, Transport
+from provider.values import UnfitError, Values, values_of_query
 
 PAGE_MAX = 1024 * 1024  # bytes of one answer: a hundred items of 10 KB
 

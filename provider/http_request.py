@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from provider.documents import text_at
-from provider.port import Call, Query
+from provider.port import Call
 from provider.settings import ConnectionSettings, HttpProviderSettings
-from provider.templates import PAYLOAD, PLACEHOLDERS, Template
+from provider.templates import PLACEHOLDERS, Template
 from provider.text import MASK
+from provider.values import UnfitError, Values, values_of_call
 
 BODY_RULE: Final = 1
 """Version of ``body_of``. Whoever changes the bytes it makes counts this up: a repeat must be the same request."""
@@ -22,38 +22,6 @@ BODY_RULE: Final = 1
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 # W3C Trace Context: the two headers that carry it.
 _TRACE_HEADERS = ("traceparent", "tracestate")
-
-Values = Callable[[str], str]
-"""A placeholder's value for one operation. Raises UnfitError for what this operation does not have."""
-
-
-class UnfitError(Exception):
-    """The operation cannot be sent, or asked about, as it is."""
-
-
-def values_of_call(call: Call) -> Values:
-    """``{key}`` and the others, for a call."""
-    return lambda name: str(getattr(call, name))
-
-
-def values_of_query(query: Query, idempotency_key: str) -> Values:
-    """``{key}`` and the others, for a look-up under one of the keys that were used."""
-
-    def value(name: str) -> str:
-        if name.startswith(f"{PAYLOAD}."):
-            found = text_at(query.payload, name.partition(".")[2])
-            if found is None:
-                raise UnfitError(f"the payload has no {name.partition('.')[2]}")
-            return found
-        if name == "idempotency_key":
-            return idempotency_key
-        if name == "reference":
-            if not query.reference:
-                raise UnfitError("the provider gave no reference to ask by")
-            return query.reference
-        return str(getattr(query, name))
-
-    return value
 
 
 def body_of(payload: Mapping[str, Any]) -> bytes:

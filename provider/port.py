@@ -146,7 +146,7 @@ class Adapter(Protocol):
 
     @property
     def rendering(self) -> str:
-        """Fingerprint of how bytes are made from an operation. The same rendering, key and payload are the same bytes."""
+        """Fingerprint of how bytes are made: the same rendering, key and payload are the same bytes."""
         ...
 
     async def perform(self, call: Call) -> Outcome:

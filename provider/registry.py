@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from provider.http_adapter import HttpAdapter
 from provider.port import Adapter, Descriptor
 from provider.settings import ConnectionSettings, ProviderSettings
+from provider.smtp_adapter import SmtpAdapter
 
 
 class AdapterType(Protocol):
@@ -35,6 +36,7 @@ class AdapterType(Protocol):
 ADAPTERS: Mapping[str, AdapterType] = MappingProxyType(
     {
         "http": HttpAdapter,
+        "smtp": SmtpAdapter,
     }
 )
 

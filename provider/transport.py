@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 
 from provider.clock import boottime
+from provider.faults import TooLateError, describe, untrusted
 from provider.text import clean
 
 MAX_BODY = 64 * 1024  # bytes of an answer that are kept: more than any receipt, small in a worker
@@ -73,10 +74,6 @@ class Exchange:
         return [value for header, value in self.headers if header == name.lower()]
 
 
-class _TooLateError(Exception):
-    """Raised inside the trace, so that httpcore writes nothing."""
-
-
 class _Trace:
     """Listens to httpcore. Awaited by it, but never suspends: between check and first byte nothing else runs."""
 
@@ -96,7 +93,7 @@ class _Trace:
                 if self._before_first_byte is not None:
                     self._before_first_byte()
                 if boottime() > self._send_before:
-                    raise _TooLateError
+                    raise TooLateError  # inside the trace, so that httpcore writes nothing
                 self.started = True
         elif event == "http11.send_request_headers.complete":
             self.headers_done = True
@@ -186,7 +183,7 @@ class Transport:
             fault = exc
         if response is not None:
             await _close(response)
-        detail = "" if fault is None else clean(_describe(fault, time_limit), self._secrets)
+        detail = "" if fault is None else clean(describe(fault, time_limit), self._secrets)
         seconds = time.monotonic() - begin
         phase = _phase(trace, fault)
         if phase is Phase.NOT_SENT:
@@ -194,9 +191,9 @@ class Transport:
                 phase,
                 detail,
                 seconds,
-                late=isinstance(fault, _TooLateError),
-                untrusted=any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(fault)),
-                own_fault=not isinstance(fault, (*_WORLD, _TooLateError)),
+                late=isinstance(fault, TooLateError),
+                untrusted=untrusted(fault),
+                own_fault=not isinstance(fault, (*_WORLD, TooLateError)),
             )
         if trace.reply is None:
             return Exchange(phase, detail, seconds)
@@ -252,31 +249,3 @@ async def _close(response: httpx.Response) -> None:
         raise
     except BaseException:  # noqa: BLE001, S110 - nothing to learn from it, and nothing to undo
         pass
-
-
-def _causes(fault: BaseException | None) -> list[BaseException]:
-    """The exception and what led to it, groups opened, outermost first."""
-    found: list[BaseException] = []
-    waiting = [fault]
-    while waiting and len(found) < 20:  # chains here are 4 long; the limit guards against a circle
-        cause = waiting.pop(0)
-        if cause is None or cause in found:
-            continue
-        found.append(cause)
-        waiting += [cause.__cause__, cause.__context__]
-        if isinstance(cause, BaseExceptionGroup):
-            waiting += cause.exceptions
-    return found
-
-
-def _describe(fault: BaseException, time_limit: float) -> str:
-    if isinstance(fault, _TooLateError):
-        return "too late: the time for the first byte had passed"
-    if isinstance(fault, asyncio.CancelledError):
-        return "cancelled during the call"
-    if isinstance(fault, TimeoutError):
-        return f"no complete answer within {time_limit:g} s"
-    # The client says "All connection attempts failed"; the system underneath says why.
-    system = [cause for cause in _causes(fault) if isinstance(cause, OSError) and str(cause)]
-    told = system[-1] if system else fault
-    return f"{type(told).__name__}: {told}" if str(told) else type(told).__name__

@@ -35,7 +35,7 @@ def test_defaults_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"adapter": "smtp"}, "'smtp' does not exist; there is: http"),
+        ({"adapter": "fax"}, "'fax' does not exist; there is: http, smtp"),
         ({"adapter": None}, "does not exist"),
         ({"url": "ftp://a/"}, "must start with http"),
         ({"url": "${SANDBOX}/{order}"}, r"\{order\} is not known here; known are \{key\}"),
