@@ -21,7 +21,9 @@ async def audit(books: Books) -> None:
         else:
             assert (row["open_attempts"], open_attempts) == (0, 0), row["key"]
         assert [attempt["number"] for attempt in row["attempt"]] == list(range(1, row["attempts"] + 1))
-        assert row["spent"] == sum(counts(attempt, rules) for attempt in row["attempt"]), row["key"]
+        # A decision that opens it again, or as a new effect, gives it its attempts anew.
+        anew = [a for a in row["attempt"] if (a["generation"], a["epoch"]) == (row["generation"], row["epoch"])]
+        assert row["spent"] == sum(counts(attempt, rules) for attempt in anew), row["key"]
         if row["ended_at"] is None:
             in_view = row["state"] in ("unknown", "blocked")
             assert row["wake_at"] is not None or in_view, f"{row['key']} is {row['state']} and waits unseen"
@@ -49,17 +51,19 @@ def fold(history: list[Row]) -> Row:
         elif before != after:
             assert after in MOVES[State(before)], line
         else:
-            assert after not in ENDINGS, line
+            assert after not in ENDINGS or "decision" in detail, line
         if before != after:
             now.update(state=str(after), state_since=line["at"], ended_at=line["at"] if after in ENDINGS else None)
         if (line["attempt"] or 0) > now["attempts"]:
             assert after in UNCERTAIN, line
             assert line["attempt"] == now["attempts"] + 1, line
             now["attempts"] = line["attempt"]
-        if "new_due" in detail:
-            now.update(due_at=moment(detail["new_due"]), deadline=moment(detail["new_deadline"]))
+        for name, column in (("new_due", "due_at"), ("new_deadline", "deadline")):
+            if name in detail:
+                now[column] = moment(detail[name])
         now["stop_requested"] = detail.get("stop_requested", now["stop_requested"])
-        now["settled_by"] = detail.get("settled_by")
+        if before != after:
+            now["settled_by"] = detail.get("settled_by")
     return now
 
 

@@ -41,6 +41,13 @@ MAIL: Mapping[str, Any] = {
     "settle": SETTLE,
     "accepted_bound": BOUND,
     "start_lead": 0,
+    # By default a doubt waits for a person: the provider can neither be asked nor does it recognise a repeat.
+    "look_ups": [],
+    "look_up_lag": None,
+    "look_up_conclusive": False,
+    "repeat_within": 0,
+    "stores_errors": False,
+    "second_person": False,
 }
 
 
@@ -102,15 +109,24 @@ class Books:
             )
 
     async def claim(
-        self, key: str = "k", attempt: int | None = None, *, generation: int = 1, token: UUID | None = None
+        self,
+        key: str = "k",
+        attempt: int | None = None,
+        *,
+        generation: int | None = None,
+        token: UUID | None = None,
+        connections: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Claimed:
         """Claim this attempt (by default the next one); its token is kept when granted."""
         if attempt is None:
-            attempt = (await self.row(key))["attempts"] + 1
+            row = await self.row(key)
+            attempt = row["attempts"] + 1
+            generation = row["generation"] if generation is None else generation
+        generation = 1 if generation is None else generation
         token = token or uuid4()
         claimed = await transitions.claim(
             self.engine, key=key, generation=generation, attempt=attempt, token=token,
-            worker="worker", run_id="run", activity_id="1",
+            worker="worker", run_id="run", activity_id="1", connections=connections,
         )  # fmt: skip
         if claimed.granted:
             self.tokens[key, attempt] = token
@@ -156,20 +172,12 @@ class Books:
         await self.instruct(key)
 
     async def repeat(self, key: str = "k") -> None:
-        """A permitted repeat, from unknown to calling. Nothing in the ledger permits one yet, so it is made by hand."""
-        token = uuid4()
-        await self.sql(
-            "WITH a AS (INSERT INTO duly.attempt (key, number, token, generation, epoch, worker, idempotency_key, "
-            "scope, claimed_at, send_before, lease_until) SELECT key, 2, :token, 1, 1, 'w', idempotency_key, scope, "
-            "t, t, t FROM duly.attempt, duly.now() t WHERE key = :key RETURNING key, claimed_at), "
-            "m AS (UPDATE duly.operation o SET state = 'calling', state_since = a.claimed_at, attempts = 2, "
-            "open_attempts = 2, wake_at = a.claimed_at, lease_until = a.claimed_at FROM a WHERE o.key = a.key) "
-            "INSERT INTO duly.history (key, at, before, after, who, why, attempt) "
-            "SELECT key, claimed_at, 'unknown', 'calling', 'w', 'repeat', 2 FROM a",
-            key=key,
-            token=token,
-        )
-        self.tokens[key, 2] = token
+        """A permitted repeat, from unknown to calling: same bytes, same key, no earlier request under way."""
+        await self.configure(repeat_within=86_400)
+        await self.move_time(SETTLE + LEASE)
+        await self.granted(key)
+        assert (await self.row(key))["open_attempts"] > 1
+        await self.configure()
 
     async def bring_to(self, state: str, key: str = "k") -> None:
         """Schedule ``key`` and drive it into a state by the ledger's own functions (ineligible: by hand)."""

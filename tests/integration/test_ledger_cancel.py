@@ -209,7 +209,7 @@ async def test_of_a_cancel_and_a_reply_that_come_together_none_is_lost(books: Bo
 async def test_a_cancel_while_a_claim_is_uncommitted_waits_and_then_says_too_late(books: Books) -> None:
     await books.schedule()
     async with session(books.url) as worker, worker.transaction():
-        await worker.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a')")
+        await worker.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a', NULL)")
         async with session(books.url) as impatient:
             await impatient.execute("SET lock_timeout = 50")  # milliseconds; any number shows that it waits
             with pytest.raises(Exception, match="lock timeout"):

@@ -15,7 +15,7 @@ from tests.integration.ledger_steps import BOUND, CALL_LIMIT, GRACE, LEASE, MAX_
 ROUNDS = 60
 """With the connection read before its lock only, a release was missed within twenty."""
 
-CLAIM = "SELECT granted, act, state, reason, delay_ms FROM duly.claim('k', 1, 2, gen_random_uuid(), 'w', 'r', 'a')"
+CLAIM = "SELECT granted, act, state, reason, delay_ms FROM duly.claim('k', 1, 2, gen_random_uuid(), 'w', 'r', 'a', NULL)"
 
 # Each makes one check say no for ``k``; then the claim's reason and the state it leaves. In the order of the design.
 CHECKS: list[tuple[str, str, str, str]] = [
@@ -178,7 +178,7 @@ async def test_a_claim_waits_for_its_commit_to_be_durable_whatever_the_session_s
     async with session(books.url) as connection:
         await connection.execute(f"SET synchronous_commit = {lax}".encode())
         async with connection.transaction():
-            await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a')")
+            await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a', NULL)")
             assert await (await connection.execute("SHOW synchronous_commit")).fetchone() == ("on",)
         assert await (await connection.execute("SHOW synchronous_commit")).fetchone() == (lax,)
 
@@ -187,7 +187,7 @@ async def test_a_stronger_durability_is_left_as_it_is(books: Books) -> None:
     await books.schedule()
     async with session(books.url) as connection, connection.transaction():
         await connection.execute("SET LOCAL synchronous_commit = remote_apply")
-        await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a')")
+        await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a', NULL)")
         assert await (await connection.execute("SHOW synchronous_commit")).fetchone() == ("remote_apply",)
 
 
@@ -197,7 +197,7 @@ async def test_a_claim_that_could_not_see_what_was_committed_meanwhile_is_refuse
     async with session(books.url) as connection:
         await connection.execute(f"BEGIN ISOLATION LEVEL {level}".encode())
         with pytest.raises(psycopg.errors.ActiveSqlTransaction, match="READ COMMITTED"):
-            await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a')")
+            await connection.execute("SELECT duly.claim('k', 1, 1, gen_random_uuid(), 'w', 'r', 'a', NULL)")
         await connection.execute("ROLLBACK")
 
 

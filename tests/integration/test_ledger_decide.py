@@ -184,7 +184,7 @@ async def test_a_decision_on_what_has_moved_on_since_is_refused(
         ("abandon", {"reason": "  ok  "}, "reason for deciding on k is missing or too short"),
         ("delivered", {"reference": None}, "reference for k is missing"),
         ("delivered", {"reference": "  "}, "reference for k is missing"),
-        ("release", {}, "choice 'release' is not known"),
+        ("send again", {}, "choice 'send again' is not known"),
         (None, {}, "choice NULL is not known"),
     ],
 )
@@ -259,10 +259,13 @@ async def test_a_bare_signal_that_would_send_again_is_a_proposal_and_changes_not
     await books.bring_to("unknown")
     answer = await by_temporal(books, choice="not delivered", reason="seen there")
     row = await books.row()
-    assert (answer.accepted, row["state"], row["pending_decision"], row["decision"]) == (False, "unknown", None, [])
-    (evidence,) = row["evidence"]
-    assert (evidence["source"], evidence["finding"]) == ("proposal", "not delivered")
-    assert "kept as a proposal" in answer.answer
+    assert (answer.accepted, row["state"], row["pending_decision"], row["open_attempts"]) == (True, "unknown", None, 1)
+    (proposal,) = row["decision"]
+    assert (proposal["by_right"], proposal["needs_approval"], proposal["label"]) == ("proposal", True, "identity@host")
+    assert f"kept as proposal {proposal['id']}" in answer.answer
+    await books.move_time(SETTLE + LEASE)
+    await books.instruct()
+    assert await books.state() == "unknown"
 
 
 @pytest.mark.parametrize(

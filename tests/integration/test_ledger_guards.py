@@ -16,7 +16,8 @@ from ledger.states import State
 from tests.integration.ledger_steps import Books, login, session
 
 TABLES = ("ledger", "move", "rule", "connection", "kind", "subject", "operation", "attempt", "history",
-                 "evidence", "decision")  # fmt: skip
+                 "evidence", "decision", "approval", "choice", "adoption", "plan", "plan_item",
+                 "plan_result")  # fmt: skip
 ROLES = ("duly_app", "duly_worker", "duly_operator", "duly_owner", "duly_reader")
 
 # Every function that a role may call, and who may. A function that is missing here may be called by nobody.
@@ -26,12 +27,18 @@ MAY_CALL: dict[str, set[str]] = {
     "schedule": {"duly_app", "duly_operator", "duly_owner"},
     "cancel": {"duly_app", "duly_operator", "duly_owner"},
     "reschedule": {"duly_app", "duly_operator", "duly_owner"},
-    "decide": {"duly_operator", "duly_owner"},
-    "release_connection": {"duly_operator", "duly_owner"},
-    "configure": {"duly_owner"},
+    **{name: {"duly_operator", "duly_owner"} for name in ("decide", "approve", "release_connection", "preview_plan",
+                                                          "make_plan", "apply_plan")},
+    **{name: {"duly_owner"} for name in ("configure", "adopt")},
     **{name: {"duly_worker"} for name in ("dispatch", "give_back", "dispatch_failed", "forgotten", "next_wake", "claim",
-                                          "instruct", "record", "decide_by_temporal")},
+                                          "instruct", "record", "look_up", "found", "decide_by_temporal",
+                                          "witness_now", "check_witness", "quarantine", "doubt_gap")},
 }  # fmt: skip
+
+
+APPEND_ONLY = {"history": "key", "evidence": "key", "decision": "key", "approval": "reason", "adoption": "reason",
+               "plan": "reason", "plan_item": "key", "plan_result": "key"}  # fmt: skip
+"""Tables that only grow, each with one of its columns."""
 
 
 @pytest.fixture
@@ -53,8 +60,8 @@ async def as_owner_of_tables(with_rows: Books) -> AsyncIterator[AsyncConnection[
 
 
 async def test_what_is_written_down_stays(as_owner_of_tables: AsyncConnection[Any]) -> None:
-    for table in ("history", "evidence", "decision"):
-        for change in ("UPDATE {} SET key = key", "UPDATE {} SET key = key WHERE false", "DELETE FROM {}",
+    for table, column in APPEND_ONLY.items():
+        for change in ("UPDATE {} SET " + f"{column} = {column}", "UPDATE {} SET " + f"{column} = {column} WHERE false", "DELETE FROM {}",
                        "DELETE FROM {} WHERE false", "TRUNCATE {} CASCADE"):  # fmt: skip
             with pytest.raises(errors.InsufficientPrivilege, match="append-only"):
                 await as_owner_of_tables.execute(change.format(f"duly.{table}").encode())
@@ -118,7 +125,8 @@ async def test_a_settled_attempt_opens_again_only_for_the_provider_saying_that_i
 @pytest.mark.parametrize("role", ROLES)
 async def test_no_role_writes_a_table(with_rows: Books, role: str) -> None:
     keys = {"rule": "outcome", "move": "before", "ledger": "one", "kind": "name", "connection": "name",
-            "subject": "subject"}  # fmt: skip
+            "subject": "subject", "choice": "name", "approval": "reason", "adoption": "reason",
+            "plan": "reason"}  # fmt: skip
     async with login(with_rows, role) as connection:
         for table in TABLES:
             for change in ("INSERT INTO duly.{} DEFAULT VALUES", "DELETE FROM duly.{}", "TRUNCATE duly.{}",
@@ -160,7 +168,7 @@ async def test_what_a_role_may_call_works_with_its_rights_and_bears_its_name(boo
         )
         name = (await (await connection.execute("SELECT session_user")).fetchone() or [None])[0]
     async with login(books, "duly_worker") as connection:
-        await connection.execute("SELECT duly.claim('k', 1, 1, %s, 'w', 'r', 'a')", [uuid4()])
+        await connection.execute("SELECT duly.claim('k', 1, 1, %s, 'w', 'r', 'a', NULL)", [uuid4()])
         await connection.execute("SELECT * FROM duly.dispatch(10, 10, 'w')")
     await books.move_time(timedelta(hours=1).total_seconds())
     await books.instruct()

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from ledger import transitions
-from tests.integration.ledger_steps import Books, session, sqlstate, tally, together
+from tests.integration.ledger_steps import MAIL, Books, session, sqlstate, tally, together
 
 ROUNDS = 40
 """Enough that a read-then-insert without a guard was caught in each of ten trials."""
@@ -107,10 +107,9 @@ async def test_other_content_under_the_same_key_at_once_is_refused(books: Books)
 async def test_other_content_is_refused_and_what_differs_is_named(
     books: Books, change: dict[str, Any], named: str
 ) -> None:
-    second = {"name": "second", "connection": "main", "owner": "o", "required": [], "max_attempts": 1, "call_limit": 1,
-              "lease": 2, "settle": 1, "accepted_bound": 1, "start_lead": 0}  # fmt: skip
-    first = {**second, "name": "mail"}
-    await transitions.configure(books.engine, [first, second], [{"name": "main", "provider": "sandbox"}])
+    await transitions.configure(
+        books.engine, [MAIL, {**MAIL, "name": "second"}], [{"name": "main", "provider": "sandbox"}]
+    )
     await books.schedule(subject="s", version=1)
     await refused(books, "23505", "other content", named, **{"subject": "s", "version": 1, **change})
 

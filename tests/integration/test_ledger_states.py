@@ -18,7 +18,8 @@ MOVE = """
 UPDATE duly.operation SET state = %(after)s::text, state_since = duly.now(),
   ended_at = CASE WHEN %(ends)s THEN duly.now() END, wake_at = CASE WHEN %(ends)s THEN NULL ELSE duly.now() END,
   settled_by = CASE WHEN %(after)s::text = 'delivered' THEN 'reply' END, lease_until = duly.now(), in_hand = false,
-  attempts = greatest(attempts, 1), open_attempts = %(open)s
+  attempts = greatest(attempts, 1), open_attempts = %(open)s, look_at = NULL,
+  generation = generation + (ended_at IS NOT NULL AND NOT %(ends)s)::int
 WHERE key = %(key)s
 """
 
@@ -104,7 +105,7 @@ async def test_a_state_of_doubt_without_an_open_attempt_is_refused(books: Books)
 
 CONTRADICTIONS = [
     ("scheduled", "ended_at = duly.now()", "ended_iff_ending"),
-    ("delivered", "ended_at = NULL", "ended_iff_ending"),
+    ("delivered", "ended_at = NULL, generation = 2", "ended_iff_ending"),
     ("delivered", "wake_at = duly.now()", "ended_never_wakes"),
     ("delivered", "in_hand = true", "ended_never_wakes"),
     ("delivered", "settled_by = NULL", "delivered_is_settled"),
@@ -118,7 +119,19 @@ CONTRADICTIONS = [
     ("scheduled", "due_at = '-infinity'", "operation_check1"),
     ("calling", "spent = 2", "operation_check2"),
     ("calling", "open_attempts = 2", "operation_check2"),
+    ("scheduled", "look_at = duly.now()", "looked_at_in_doubt"),
 ]
+
+
+async def test_only_the_next_generation_opens_what_has_ended(books: Books) -> None:
+    await books.bring_to("expired")
+    reopen = "UPDATE duly.operation SET state = 'scheduled', ended_at = NULL, wake_at = duly.now(), generation = {}"
+    async with session(books.url) as connection:
+        for generation in (1, 3):
+            with pytest.raises(errors.CheckViolation, match="only the next generation"):
+                await connection.execute(reopen.format(generation).encode())
+        async with connection.transaction(force_rollback=True):
+            await connection.execute(reopen.format(2).encode())
 
 
 async def test_the_database_refuses_a_contradiction(books: Books) -> None:

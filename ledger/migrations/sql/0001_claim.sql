@@ -29,8 +29,13 @@ DECLARE
   v_delay bigint := duly._delay_ms(CASE WHEN p_op.deadline > p_now THEN least(p_until, p_op.deadline) ELSE p_until END, p_now);
 BEGIN
   UPDATE duly.operation o SET waiting_for = p_for, in_hand = false, redispatches = 0, dispatch_error = NULL,
-    wake_at = p_now + v_delay * interval '1 millisecond' + duly._grace()
+    wake_at = p_now + v_delay * interval '1 millisecond' + duly._grace(),
+    -- A repeat that must wait leaves the turn to the look-ups.
+    retry_at = CASE p_op.state WHEN 'unknown' THEN p_now + v_delay * interval '1 millisecond' ELSE o.retry_at END
   WHERE o.key = p_op.key;
+  IF p_op.state = 'unknown' THEN
+    RETURN duly._not_granted(duly._arm(p_op.key));
+  END IF;
   RETURN (false, 'attempt', p_op.attempts + 1, v_delay, p_op.state, p_for, p_op.generation,
           NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::duly.claimed;
 END $$;

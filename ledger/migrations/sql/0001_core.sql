@@ -131,10 +131,11 @@ BEGIN
         RETURN ('wait', p_op.attempts, duly._delay_ms(p_op.pending_at, p_now), p_op.state, 'settle time', p_op.generation, NULL)::duly.step;
       END IF;
       IF p_op.pending_at IS NULL THEN
-        SELECT r.at INTO v_repeat FROM duly._repeat_at(p_op) r;
+        SELECT greatest(r.at, CASE WHEN r.at IS NOT NULL THEN p_op.retry_at END) INTO v_repeat FROM duly._repeat_at(p_op) r;
       END IF;
       IF v_repeat < p_op.look_at OR (v_repeat IS NOT NULL AND p_op.look_at IS NULL) THEN
-        RETURN ('attempt', p_op.attempts + 1, duly._delay_or_now(v_repeat, p_now), p_op.state, 'repeat with the same key', p_op.generation, NULL)::duly.step;
+        RETURN ('attempt', p_op.attempts + 1, duly._delay_or_now(v_repeat, p_now), p_op.state,
+          coalesce('repeat with the same key; ' || p_op.waiting_for, 'repeat with the same key'), p_op.generation, NULL)::duly.step;
       ELSIF p_op.look_at IS NOT NULL THEN
         RETURN ('look_up', p_op.attempts, duly._delay_or_now(p_op.look_at, p_now), p_op.state, 'evidence', p_op.generation, NULL)::duly.step;
       END IF;

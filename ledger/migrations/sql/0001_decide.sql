@@ -43,10 +43,18 @@ BEGIN
     WHEN p_op.pending_decision IS NOT NULL AND p_choice.name = 'not delivered' THEN 'decision ' || p_op.pending_decision || ' says so already'
     WHEN NOT p_op.state = ANY (p_choice.states) THEN 'it is ' || p_op.state || '; "' || p_choice.name || '" is for ' || array_to_string(p_choice.states, ', ')
     WHEN p_choice.name = 'extend' AND p_deadline <= p_op.deadline THEN 'its deadline is ' || duly._utc(p_op.deadline) || ' already'
+    WHEN p_choice.name IN ('extend', 'reopen') AND p_deadline <= duly.now() THEN 'the deadline ' || duly._utc(p_deadline) || ' has passed already'
+    WHEN p_choice.name = 'reopen' AND p_deadline <= p_op.due_at THEN 'the deadline ' || duly._utc(p_deadline) || ' is not after its due time'
+    -- Sent as a new effect or not at all: else the doubt would end as something that hides it.
+    WHEN p_choice.name = 'new epoch' AND p_op.stop_requested IS NOT NULL THEN 'a stop was requested: ' || p_op.stop_requested
+    WHEN p_choice.name IN ('new epoch', 'reopen') AND EXISTS (
+      SELECT FROM duly.subject s WHERE s.subject = p_op.subject AND s.newest_version > p_op.version) THEN 'a newer version took its place'
+    WHEN p_choice.name = 'new epoch' AND p_op.deadline < duly.now() + (SELECT k.call_limit FROM duly.kind k WHERE k.name = p_op.kind)
+      THEN 'no call would fit before the deadline; an owner may extend it first'
+    WHEN p_choice.name IN ('reopen', 'release') AND p_op.contradicted THEN 'evidence contradicts what it stands for: correct it first'
+    WHEN p_choice.name = 'reopen' AND p_op.stop_requested IS NOT NULL THEN 'a stop was requested: ' || p_op.stop_requested
     WHEN p_choice.name = 'reopen' AND p_op.deadline <= duly.now() AND p_deadline IS NULL THEN 'its deadline has passed; an owner must give a new one'
     WHEN p_choice.name = 'reopen' AND p_deadline > p_op.deadline AND p_right <> 'owner' THEN 'only an owner moves its deadline later'
-    WHEN p_choice.name = 'reopen' AND EXISTS (SELECT FROM duly.subject s WHERE s.subject = p_op.subject AND s.newest_version > p_op.version)
-      THEN 'a newer version took its place'
     WHEN p_choice.name = 'correct' AND p_ending <> p_op.state
       AND NOT EXISTS (SELECT FROM duly.move m WHERE m.before = p_op.state AND m.after = p_ending AND m.after <> 'scheduled')
       THEN p_op.state || ' cannot be corrected to ' || p_ending
@@ -71,6 +79,8 @@ BEGIN
     PERFORM duly._refuse('reference for ' || v_key || ' is missing', 'Give the provider''s reference of the effect, or evidence.');
   ELSIF p_choice = 'extend' AND p_deadline IS NULL THEN
     PERFORM duly._refuse('deadline for ' || v_key || ' is missing', 'Say until when it may still be sent.');
+  ELSIF NOT isfinite(p_deadline) THEN
+    PERFORM duly._refuse('deadline for ' || v_key || ' is not a time', 'Say until when it may still be sent.');
   ELSIF p_choice = 'correct' AND (p_ending IS NULL OR p_ending NOT IN
       ('delivered', 'rejected', 'expired', 'exhausted', 'cancelled', 'superseded', 'ineligible', 'abandoned')) THEN
     PERFORM duly._refuse('ending for ' || v_key || ' is missing or not an ending', 'Say what the evidence shows: its present ending, or delivered, rejected, abandoned.');
@@ -186,12 +196,23 @@ BEGIN
       INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail) VALUES (p_op.key, v_now, p_op.state, p_op.state, p_who, v_why,
         nullif(p_op.attempts, 0), v_detail || jsonb_build_object('deadline', duly._utc(p_op.deadline), 'new_deadline', duly._utc(p_decision.deadline)));
     WHEN 'reopen' THEN
-      UPDATE duly.operation o SET deadline = coalesce(p_decision.deadline, o.deadline) WHERE o.key = p_op.key;
+      IF p_decision.deadline IS NOT NULL THEN
+        UPDATE duly.operation o SET deadline = p_decision.deadline WHERE o.key = p_op.key;
+        v_detail := v_detail || jsonb_build_object('deadline', duly._utc(p_op.deadline), 'new_deadline', duly._utc(p_decision.deadline));
+      END IF;
       -- The generation grows in the statement that opens it: only a run of its own may serve it.
       PERFORM duly._move(p_op, 'scheduled', p_who, v_why, v_detail, p_wake_at => v_now, p_waiting_for => v_why);
     WHEN 'correct' THEN
       IF p_decision.ending <> p_op.state THEN
-        PERFORM duly._move(p_op, p_decision.ending, p_who, v_why, v_detail,
+        -- What was left open is settled by this word, and what nobody but people or look-ups said of an attempt follows it.
+        WITH named AS (
+          SELECT a.number, count(*) OVER () AS n FROM duly.attempt a WHERE a.key = p_op.key AND (a.resolved_at IS NULL OR CASE
+            WHEN p_decision.ending <> 'delivered' THEN a.effect IS DISTINCT FROM false
+            ELSE a.outcome = 'unknown' AND NOT EXISTS (SELECT FROM duly.attempt b WHERE b.key = a.key AND b.effect) END))
+        UPDATE duly.attempt a SET resolved_at = coalesce(a.resolved_at, v_now), resolved_by = 'decision ' || p_decision.id,
+            effect = CASE WHEN p_decision.ending = 'rejected' THEN false WHEN p_decision.ending = 'delivered' AND n.n = 1 THEN true END
+          FROM named n WHERE a.key = p_op.key AND a.number = n.number;
+        PERFORM duly._move(p_op, p_decision.ending, p_who, v_why, v_detail, p_op.open_attempts,
           p_settled_by => CASE p_decision.ending WHEN 'delivered' THEN 'person' END, p_reference => p_decision.reference);
       ELSE
         INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail) VALUES (p_op.key, v_now, p_op.state, p_op.state, p_who, v_why,
@@ -232,6 +253,7 @@ BEGIN
   v_refusal := CASE
     WHEN NOT v_decision.needs_approval THEN 'decision ' || v_decision.id || ' needs no approval'
     WHEN EXISTS (SELECT FROM duly.approval a WHERE a.decision = v_decision.id) THEN 'decision ' || v_decision.id || ' is approved already'
+    WHEN v_op.state_since > v_decision.at THEN 'it moved on since it was decided: now ' || v_op.state || ', attempt ' || v_op.attempts
     WHEN v_decision.by_right <> 'proposal' AND v_decision.decided_by = session_user THEN 'the second person cannot be the first: ' || session_user
     ELSE duly._refusal(v_op, v_choice, duly._right(), v_decision.state_seen, v_decision.attempt_seen, v_decision.deadline, v_decision.ending) END;
   IF v_refusal IS NOT NULL THEN

@@ -66,7 +66,8 @@ BEGIN
       duly._idempotency_key(p_op), 'unknown', v_now, v_now, v_now, 'unknown', v_now, p_cause);
   UPDATE duly.operation o SET attempts = o.attempts + 1, open_attempts = o.open_attempts + 1, state = 'unknown',
     state_since = v_now, wake_at = v_now, in_hand = false, lease_until = v_now,
-    retry_at = NULL, waiting_for = NULL, spent = o.spent + 1
+    retry_at = NULL, waiting_for = NULL, spent = o.spent + 1,
+    looked = 0, look_at = duly._look_at(o.kind, 0, v_now), no_repeat = 'the ledger does not know when its key was first sent'
     WHERE o.key = p_op.key AND o.state = 'scheduled' AND o.attempts = p_op.attempts;
   INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail)
     VALUES (p_op.key, v_now, p_op.state, 'unknown', p_who, p_cause, p_op.attempts + 1, jsonb_build_object('run_id', p_run_id));

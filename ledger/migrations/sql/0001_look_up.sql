@@ -6,17 +6,22 @@ CREATE TYPE duly.question AS (
   settled boolean, conclusive boolean, lag_s double precision, absent_since_s double precision,
   canary_key text, canary_idempotency_keys text[], canary_reference text, canary_payload jsonb);
 
--- From when on an absence may count: no request of any attempt can still be under way.
+-- From when on an absence may count: no request of any attempt can still be under way, nor of one that a restored ledger
+-- has forgotten.
 CREATE FUNCTION duly._settled_at(p_op duly.operation) RETURNS timestamptz
   LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT max(a.send_before) + k.settle FROM duly.attempt a, duly.kind k WHERE a.key = p_op.key AND k.name = p_op.kind GROUP BY k.settle;
+  SELECT greatest(max(a.send_before), max(l.quarantined_at), max(g.until)) + k.settle
+    FROM duly.attempt a, duly.kind k, duly.ledger l, (SELECT max(d.quarantined_at) AS until FROM duly.adoption d) g
+    WHERE a.key = p_op.key AND k.name = p_op.kind GROUP BY k.settle;
 $$;
 
--- When the first absence that counts was seen, in this doubt; NULL: none yet.
+-- When the first absence that counts was seen, in this doubt and since anything else than absence; NULL: none yet.
 CREATE FUNCTION duly._absent_since(p_op duly.operation) RETURNS timestamptz
   LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT min(e.at) FROM duly.evidence e WHERE e.key = p_op.key AND e.attempt = p_op.attempts AND e.source = 'look-up'
-    AND e.finding = 'absent' AND (e.detail->>'counts')::boolean AND e.at >= duly._settled_at(p_op);
+    AND e.finding = 'absent' AND (e.detail->>'counts')::boolean AND e.at >= duly._settled_at(p_op)
+    AND NOT EXISTS (SELECT FROM duly.evidence f WHERE f.key = e.key AND f.id > e.id AND f.source = 'look-up'
+                    AND f.finding IN ('working', 'several'));
 $$;
 
 CREATE FUNCTION duly.look_up(p_key text, p_generation int, p_worker text) RETURNS duly.question
@@ -98,15 +103,23 @@ BEGIN
       jsonb_strip_nulls(coalesce(p_detail, '{}') || jsonb_build_object('reference', p_reference, 'why', p_why,
         'counts', CASE WHEN p_finding = 'absent' THEN v_counts END)), p_who, v_now)
     RETURNING id INTO v_id;
-  IF v_op.state NOT IN ('unknown', 'accepted') OR v_op.attempts <> p_attempt THEN
+  IF (v_op.state NOT IN ('unknown', 'accepted') OR v_op.attempts <> p_attempt)
+     -- What is found withdraws a repeat that nobody has claimed yet, as a late reply does.
+     AND NOT (p_finding = 'applied' AND v_op.state IN ('scheduled', 'blocked') AND v_op.attempts = p_attempt AND p_attempt > 0) THEN
     v_step := duly._next(v_op, v_now);
     v_step.refused := 'kept as evidence: the operation is ' || v_op.state || ', attempt ' || v_op.attempts;
-    UPDATE duly.operation o SET contradicted = o.contradicted OR (p_finding IN ('applied', 'several') AND o.ended_at IS NOT NULL AND o.state <> 'delivered')
+    -- It contradicts an ending, or a belief on which a repeat was sent.
+    UPDATE duly.operation o SET contradicted = o.contradicted OR (p_finding = 'several' AND o.ended_at IS NOT NULL)
+        OR (p_finding = 'applied' AND ((o.ended_at IS NOT NULL AND o.state <> 'delivered')
+          OR EXISTS (SELECT FROM duly.attempt a WHERE a.key = p_key AND a.number = p_attempt AND NOT a.effect AND o.attempts > p_attempt)))
       WHERE o.key = p_key;
     RETURN v_step;
   END IF;
 
   IF p_finding = 'applied' THEN
+    -- Found after it was believed absent: that belief of the attempt goes.
+    UPDATE duly.attempt a SET effect = CASE v_op.attempts WHEN 1 THEN true END, resolved_by = 'look-up, evidence ' || v_id
+      WHERE v_op.open_attempts = 0 AND a.key = p_key AND a.number = p_attempt AND a.outcome = 'unknown';
     UPDATE duly.attempt a SET resolved_at = v_now, resolved_by = 'look-up, evidence ' || v_id, effect = CASE v_op.open_attempts WHEN 1 THEN true END
       WHERE a.key = p_key AND a.resolved_at IS NULL;
     PERFORM duly._move(v_op, 'delivered', p_who, 'a look-up found it', jsonb_build_object('evidence', v_id),
@@ -118,7 +131,14 @@ BEGIN
       CASE p_finding WHEN 'refused' THEN 'the provider finished it without effect' ELSE 'two look-ups proved it absent' END,
       jsonb_build_object('evidence', v_id), v_op.open_attempts, interval '0', CASE p_finding WHEN 'refused' THEN 'rejected' ELSE 'scheduled' END);
   ELSE
+    IF p_finding = 'several' AND v_op.pending_decision IS NOT NULL THEN
+      INSERT INTO duly.history (key, at, before, after, who, why, attempt, detail) VALUES (p_key, v_now, v_op.state, v_op.state, p_who,
+        'a look-up found more than one effect: decision ' || v_op.pending_decision || ' is set aside', v_op.attempts,
+        jsonb_build_object('evidence', v_id, 'set_aside', v_op.pending_decision));
+      UPDATE duly.operation o SET pending_decision = NULL, pending_at = NULL WHERE o.key = p_key;
+    END IF;
     UPDATE duly.operation o SET looked = o.looked + 1, contradicted = o.contradicted OR p_finding = 'several',
+      no_repeat = CASE p_finding WHEN 'several' THEN 'a look-up found more than one effect' ELSE o.no_repeat END,
       look_at = CASE
         -- The second absence is asked for a lag after the first, not at the plan's leisure.
         WHEN v_counts THEN coalesce(v_first, v_now) + v_kind.look_up_lag

@@ -80,7 +80,9 @@ BEGIN
     ELSE v_no_effect AND v_op.state = 'delivered'
       AND NOT EXISTS (SELECT FROM duly.attempt a WHERE a.key = p_key AND a.effect IS DISTINCT FROM false) END;
   UPDATE duly.operation o SET contradicted = o.contradicted OR v_contradicts,
-    spent = o.spent + (v_rule.counts OR v_then = 'unknown')::int - (v_attempt.outcome IS NOT NULL)::int
+    -- An attempt of before a reopening or a new epoch is not counted any more.
+    spent = o.spent + CASE WHEN (v_attempt.generation, v_attempt.epoch) = (o.generation, o.epoch)
+      THEN (v_rule.counts OR v_then = 'unknown')::int - (v_attempt.outcome IS NOT NULL)::int ELSE 0 END
     WHERE o.key = p_key RETURNING * INTO v_op;
 
   IF v_op.ended_at IS NOT NULL OR v_newer

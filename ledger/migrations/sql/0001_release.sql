@@ -27,7 +27,8 @@ BEGIN
     SELECT w.key, CASE row_number() OVER (ORDER BY w.key) WHEN 1 THEN interval '0'
       ELSE interval '5 seconds' + row_number() OVER (ORDER BY w.key) * interval '20 milliseconds' END AS delay FROM waiting w),
   woken AS (
-    UPDATE duly.operation o SET wake_at = duly.now() + s.delay, waiting_for = NULL FROM spread s WHERE o.key = s.key
+    UPDATE duly.operation o SET wake_at = duly.now() + s.delay, waiting_for = NULL,
+      retry_at = CASE WHEN o.state = 'scheduled' THEN o.retry_at END FROM spread s WHERE o.key = s.key
     RETURNING o.key, o.state, o.attempts)
   INSERT INTO duly.history (key, at, before, after, who, why, attempt)
     SELECT w.key, duly.now(), w.state, w.state, session_user,

@@ -16,8 +16,20 @@ BEGIN
   consequence := CASE WHEN v_refusal IS NOT NULL THEN 'refused: ' || v_refusal
     WHEN p_choice = 'reopen' THEN 'generation ' || p_op.generation + 1 || ', attempt ' || p_op.attempts + 1
       || ', same idempotency key, before ' || duly._utc(coalesce(p_deadline, p_op.deadline))
-    ELSE 'attempt ' || p_op.attempts + 1 || ', same idempotency key, before ' || duly._utc(p_op.deadline) END;
+    ELSE 'attempt ' || p_op.attempts + 1 || ', same idempotency key, before ' || duly._utc(p_op.deadline) END
+    || CASE WHEN v_refusal IS NULL AND (SELECT k.second_person FROM duly.kind k WHERE k.name = p_op.kind)
+         THEN '; a second person must approve' ELSE '' END;
 END $$;
+
+-- What is known of the effect: the newest evidence from outside, else what the last attempt proved.
+CREATE FUNCTION duly._evidence_seen(p_op duly.operation) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(
+    (SELECT 'evidence ' || e.id || ', ' || e.source || ': ' || e.finding FROM duly.evidence e
+      WHERE e.key = p_op.key AND e.source <> 'refused decision' ORDER BY e.id DESC LIMIT 1),
+    (SELECT 'attempt ' || a.number || ': ' || coalesce(a.outcome, 'in flight') || coalesce(', status ' || a.status_code, '') FROM duly.attempt a
+      WHERE a.key = p_op.key ORDER BY a.number DESC LIMIT 1),
+    'never sent');
+$$;
 
 -- What would be planned: nothing is written. Exact keys, or what matches; oldest first, at most limit_to.
 CREATE FUNCTION duly.preview_plan(
@@ -39,8 +51,7 @@ BEGIN
     PERFORM duly._refuse('key ' || v_unknown || ' is not in the ledger', 'See "duly dead".', 'P0002');
   END IF;
   RETURN QUERY SELECT NULL::bigint, o.key, o.kind, o.state::text, o.attempts, o.generation,
-      (SELECT e.source || ': ' || e.finding FROM duly.evidence e WHERE e.key = o.key ORDER BY e.id DESC LIMIT 1),
-      c.consequence, c.possible
+      duly._evidence_seen(o), c.consequence, c.possible
     FROM duly.operation o,
       LATERAL duly._consequence(o, CASE WHEN o.state = 'blocked' THEN 'release' ELSE 'reopen' END, preview_plan.deadline) c
     WHERE (preview_plan.keys IS NULL OR o.key = ANY (preview_plan.keys))
@@ -89,17 +100,21 @@ DECLARE
   v_op duly.operation;
   v_decided duly.decided;
   v_result duly.plan_applied;
-  v_spread int := 0;
+  v_done int;
+  v_start timestamptz;
 BEGIN
   SELECT * INTO v_plan FROM duly.plan p WHERE p.id = apply_plan.plan FOR UPDATE;
   IF NOT FOUND THEN
     PERFORM duly._refuse('plan ' || coalesce(apply_plan.plan::text, 'NULL') || ' is not in the ledger', 'See "duly plan".', 'P0002');
   END IF;
+  SELECT count(*), coalesce(min(r.at), duly.now()) INTO v_done, v_start FROM duly.plan_result r WHERE r.plan = v_plan.id AND r.done;
   FOR v_item IN SELECT i.* FROM duly.plan_item i WHERE i.plan = v_plan.id
       AND NOT EXISTS (SELECT FROM duly.plan_result r WHERE r.plan = i.plan AND r.key = i.key) ORDER BY i.key LIMIT limit_to LOOP
     v_op := duly._lock(v_item.key);
     IF v_op.generation <> v_item.generation_seen THEN
       v_decided := (v_item.key, false, NULL, v_op.state, NULL, 'skipped: it was opened again since, generation ' || v_op.generation)::duly.decided;
+    ELSIF duly._evidence_seen(v_op) <> v_item.evidence_seen AND v_op.state = v_item.state_seen THEN
+      v_decided := (v_item.key, false, NULL, v_op.state, NULL, 'skipped: new evidence since, ' || duly._evidence_seen(v_op))::duly.decided;
     ELSIF starts_with(v_item.consequence, 'refused') THEN
       v_decided := (v_item.key, false, NULL, v_op.state, NULL, v_item.consequence)::duly.decided;
     ELSE
@@ -108,8 +123,9 @@ BEGIN
         duly._right(), CASE WHEN v_item.state_seen <> 'blocked' THEN v_plan.deadline END, NULL);
       IF v_decided.accepted THEN
         -- Spread out, fifty a second, so that a replay of a thousand is not a burst.
-        UPDATE duly.operation o SET wake_at = duly.now() + v_spread * interval '20 milliseconds' WHERE o.key = v_item.key AND o.state = 'scheduled';
-        v_spread := v_spread + 1;
+        UPDATE duly.operation o SET wake_at = greatest(duly.now(), v_start + v_done * interval '20 milliseconds')
+          WHERE o.key = v_item.key AND o.state = 'scheduled';
+        v_done := v_done + 1;
       END IF;
     END IF;
     INSERT INTO duly.plan_result (plan, key, done, answer, decision, at)

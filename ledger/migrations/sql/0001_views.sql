@@ -18,7 +18,7 @@ CREATE VIEW duly.alerts AS
   SELECT 'approval', d.key, o.kind, k.owner, d.at, d.choice || ' proposed by ' || coalesce(d.label, d.decided_by) || ': ' || d.reason
     FROM duly.decision d JOIN duly.operation o ON o.key = d.key JOIN duly.kind k ON k.name = o.kind
     WHERE d.needs_approval AND NOT EXISTS (SELECT FROM duly.approval a WHERE a.decision = d.id)
-      AND o.state = d.state_seen AND o.attempts = d.attempt_seen
+      AND o.state = d.state_seen AND o.attempts = d.attempt_seen AND o.state_since <= d.at
   UNION ALL
   SELECT 'connection held', c.name, NULL, NULL, c.held_at, c.held FROM duly.connection c WHERE c.held IS NOT NULL
   UNION ALL
