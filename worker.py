@@ -14,9 +14,11 @@ import random
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -31,15 +33,19 @@ from cli.exit import OK, UNAVAILABLE, USAGE, leave
 from config import crash, health, logs, search_attributes
 from config import temporal as temporal_client
 from config.environment import Environment
+from config.kinds import STALL_BOUND, WATCHDOG_LIMIT
 from config.problems import ConfigError, UnavailableError
 from config.settings import Settings, load
-from ledger import database, migrate
-from provider import registry
+from ledger import database, migrate, transitions
+from provider import clock, registry
 from provider.port import Adapter
+from reconcile import watchdog
 from reconcile.configure import differing
 from reconcile.dispatcher import Dispatcher
 from reconcile.policy import Backoff
+from reconcile.remembered import InFile, InTemporal
 from reconcile.sweep import Sweep
+from reconcile.witness import Guard
 from workflows.contract import task_queue
 from workflows.operation import Operation
 
@@ -52,8 +58,8 @@ WORKFLOW_TASKS = 16
 RUNNER = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_all_modules())
 """Checks determinism; nothing is imported anew for each run (two thirds of the sandbox's cost, measured)."""
 
-TICK = 0.5
-"""Seconds between two signs of life of the event loop."""
+EXPOSED_LIMIT = 5.0
+"""Seconds to record which attempts were in flight while this process stood still; the log has them at once."""
 
 _log = logging.getLogger("duly.worker")
 
@@ -111,31 +117,100 @@ def make_workers(
     ]
 
 
-async def tick(state: health.Health, dispatcher: Dispatcher) -> None:
-    """Tell the health endpoint that the loop turns, and what the dispatcher cannot do."""
-    while True:
-        state.tick()
-        if not dispatcher.stop.is_set():
-            state.why_not = dispatcher.trouble
-        await asyncio.sleep(TICK)
+@dataclass
+class Life:
+    """What the parts of this process tell each other about its end. ``stalls``: seconds that it stood still."""
+
+    health: health.Health
+    dog: watchdog.Watchdog | None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stalls: list[float] = field(default_factory=list)
+
+    async def beat(self) -> None:
+        """Tell the health endpoint and the watchdog that the loop turns; stop if it did not for longer than allowed.
+
+        The watchdog does not let that happen. Where it does, the watchdog stood still too: the whole machine did.
+        """
+        last = clock.boottime()
+        while True:
+            now = clock.boottime()
+            if now - last > STALL_BOUND:
+                _log.critical("this process stood still", extra={"seconds": round(now - last, 1)})
+                self.stalls.append(now - last)
+                self.stop.set()
+            last = now
+            self.health.tick()
+            if self.dog is not None:
+                self.dog.tick()
+            await asyncio.sleep(watchdog.TICK)
+
+
+async def show(state: health.Health, dispatcher: Dispatcher) -> None:
+    """Tell the health endpoint what the dispatcher cannot do."""
+    while not dispatcher.stop.is_set():
+        state.why_not = dispatcher.held or dispatcher.trouble
+        await asyncio.sleep(watchdog.TICK)
+
+
+async def expose(engine: AsyncEngine, attempts: Attempts, seconds: float) -> None:
+    """Name what was in flight: settle times may not hold for it, because nobody bounded the stall."""
+    in_flight = list(attempts.in_flight)
+    for key, number in in_flight:
+        _log.critical("exposed: in flight while this process stood still", extra={"key": key, "attempt": number})
+    try:
+        async with asyncio.timeout(EXPOSED_LIMIT):
+            for key, number in in_flight:
+                await transitions.exposed(engine, key, number, seconds, attempts.worker)
+    except (SQLAlchemyError, OSError) as error:
+        _log.error("exposed attempts are in this log only", extra={"error": type(error).__name__})
 
 
 async def run(environment: Environment) -> None:
-    """Until SIGTERM or SIGINT: then stop dispatching, let calls in flight finish, and end."""
+    """Until SIGTERM or SIGINT: then stop dispatching, let calls in flight finish, and end.
+
+    Raises UnavailableError as well when it stood still, or when it finds another ledger than it began with.
+    """
     check_imports()
     settings = load(environment.config_path, environment.variables)
     logs.configure(environment.log_level, secrets=settings.secrets)
-    stop = asyncio.Event()
+    life = Life(health.Health(), watchdog.Watchdog(WATCHDOG_LIMIT) if environment.watchdog else None)
     for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    state = health.Health()
-    server = health.serve(state, "127.0.0.1", environment.health_port)
+        asyncio.get_running_loop().add_signal_handler(name, life.stop.set)
+    beating = asyncio.create_task(life.beat())
+    beating.add_done_callback(lambda _: life.stop.set())  # without its watchdog it ends
+    server = None
+    try:
+        server = health.serve(life.health, "127.0.0.1", environment.health_port)
+        life.health.facts["health_port"] = server.server_port
+        await serve(environment, settings, life)
+        if beating.done():
+            beating.result()
+    finally:
+        beating.cancel()
+        if server is not None:
+            server.shutdown()
+        if life.dog is not None:
+            life.dog.stop()
+    if life.stalls:
+        raise UnavailableError(
+            f"this process stood still for {max(life.stalls):.0f} s, longer than {STALL_BOUND:g} s, which settle times "
+            "allow for",
+            "What was in flight is in the log as exposed. Start the worker again",
+        )
+    _log.info("stopped")
+
+
+async def serve(environment: Environment, settings: Settings, life: Life) -> None:
+    """Everything between the first sign of life and the last."""
+    state = life.health
     url = environment.database(worker=True)
     engine = database.connect(url)
     adapters: Mapping[str, Adapter] = {}
     try:
         await check_ledger(engine, settings, url)
         client = await temporal_client.connect(environment)
+        guard = Guard(engine, InFile(environment.witness_file), InTemporal(client), environment.identity)
+        await guard.start()
         adapters = registry.build(
             settings.providers, settings.connections, environment.variables,
             before_first_byte=lambda: crash.point("before_send"),
@@ -149,34 +224,41 @@ async def run(environment: Environment) -> None:
             {kind: Backoff(policy.backoff_base, policy.backoff_cap) for kind, policy in policies.items()},
             environment.identity, random.Random(),  # noqa: S311 (jitter, not a secret)
             {name: {"scope": adapter.scope, "rendering": adapter.rendering} for name, adapter in adapters.items()},
+            witness=lambda: guard.witness,
         )  # fmt: skip
         sweep = Sweep(
             engine, client, environment.identity, margin, await registered_attributes(client), crash_point=crash.point
         )
-        dispatcher = Dispatcher(sweep)
+        dispatcher = Dispatcher(sweep, guard)
         async with contextlib.AsyncExitStack() as stack:
             for worker in make_workers(
-                client, settings, attempts, LookUps(engine, adapters, environment.identity),
-                Settling(engine, client, environment.identity), grace,
+                client,
+                settings,
+                attempts,
+                LookUps(engine, adapters, environment.identity),
+                Settling(engine, client, environment.identity),
+                grace,
             ):
                 await stack.enter_async_context(worker)
-            ticking = asyncio.create_task(tick(state, dispatcher))
             dispatching = asyncio.create_task(dispatcher.run())
             state.facts["task_queues"] = [task_queue(provider) for provider in settings.used_providers()]
-            state.why_not = None
-            _log.info("ready", extra={"health_port": server.server_port, **state.facts})
-            await stop.wait()
+            state.facts["watchdog"] = "off" if life.dog is None else life.dog.pid
+            showing = asyncio.create_task(show(state, dispatcher))
+            _log.info("ready", extra=state.facts)
+            stopping = asyncio.create_task(life.stop.wait())
+            await asyncio.wait({stopping, dispatching}, return_when=asyncio.FIRST_COMPLETED)
+            dispatcher.stop.set()
+            await showing
             state.why_not = "draining"
             _log.info("draining: no new starts, calls in flight finish")
-            dispatcher.stop.set()
+            if life.stalls:
+                await expose(engine, attempts, max(life.stalls))
             await dispatching
-        ticking.cancel()
+        await guard.stop()
     finally:
         for adapter in adapters.values():
             await adapter.close()
         await engine.dispose()
-        server.shutdown()
-    _log.info("stopped")
 
 
 def main() -> int:

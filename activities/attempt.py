@@ -7,8 +7,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -22,7 +22,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.instructions import instruction
 from config import crash
 from ledger import transitions
-from ledger.answers import Claimed, Reply
+from ledger.answers import Claimed, Reply, Witness
 from provider import clock
 from provider.port import Adapter, Call, Outcome, OutcomeName
 from reconcile.policy import Backoff, delay_ms
@@ -63,6 +63,10 @@ class Attempts:
     rng: random.Random
     connections: Mapping[str, Mapping[str, str]]
     """Scope and rendering of each connection here: a change of either forbids a repeat."""
+    witness: Callable[[], Witness | None] = lambda: None
+    """What this worker remembers of the ledger: one that has forgotten it grants nothing."""
+    in_flight: dict[tuple[str, int], None] = field(default_factory=dict)
+    """Key and number of what was claimed here and is not recorded yet, oldest first."""
 
     @activity.defn(name="attempt")
     async def attempt(self, order: AttemptOrder) -> AttemptReport:
@@ -98,10 +102,14 @@ class Attempts:
         claimed, started = await self._claim(order, token)
         if not claimed.granted:
             return AttemptReport(instruction(claimed.step()))
-        crash.point("after_claim")
-        reply = await self._call(order, claimed, started)
-        crash.point("after_reply")
-        report = await self._record(order, token, reply, hand_over)
+        self.in_flight[order.key, order.attempt] = None
+        try:
+            crash.point("after_claim")
+            reply = await self._call(order, claimed, started)
+            crash.point("after_reply")
+            report = await self._record(order, token, reply, hand_over)
+        finally:
+            self.in_flight.pop((order.key, order.attempt), None)
         crash.point("after_record")
         return report
 
@@ -114,7 +122,7 @@ class Attempts:
                 claim = transitions.claim(
                     self.engine, key=order.key, generation=order.generation, attempt=order.attempt, token=token,
                     worker=self.worker, run_id=info.workflow_run_id or "", activity_id=info.activity_id,
-                    connections=self.connections,
+                    connections=self.connections, witness=self.witness(),
                     before_commit=partial(crash.point, "in_claim_transaction"),
                 )  # fmt: skip
                 claimed = await _within(LEDGER_TRY, claim)

@@ -28,6 +28,8 @@ VARIABLES: Final[Mapping[str, str]] = {
     "DULY_HOME": "folder of the local stack",
     "DULY_LOG_LEVEL": "one of " + " ".join(LOG_LEVELS),
     "DULY_SANDBOX_URL": "base address of the sandbox provider",
+    "DULY_WATCHDOG": "off: the worker runs without its watchdog, for tests and debuggers",
+    "DULY_WITNESS_FILE": "file of the worker's witness against a restored ledger; kept when the worker moves",
     "DULY_WORKER_IDENTITY": "name of this worker in history",
 }
 """Every DULY_* variable there is, with its meaning. duly.toml may name more."""
@@ -51,6 +53,8 @@ class Environment:
     log_level: str
     health_port: int
     identity: str
+    witness_file: Path
+    watchdog: bool
     variables: Mapping[str, str] = field(repr=False)  # holds secrets
     """The environment for ``${NAME}`` in duly.toml, with the local stack's sandbox address."""
 
@@ -70,6 +74,9 @@ class Environment:
         port = environ.get("DULY_HEALTH_PORT") or str(DEFAULT_HEALTH_PORT)
         if not (port.isdecimal() and int(port) < 65536):
             problems.append(_bad("DULY_HEALTH_PORT", f"is {port!r}", "Use a port number; 0 takes any free one"))
+        watchdog = (environ.get("DULY_WATCHDOG") or "on").lower()
+        if watchdog not in ("on", "off"):
+            problems.append(_bad("DULY_WATCHDOG", f"is {watchdog!r}", "Use on or off"))
         if problems:
             raise ConfigError(problems)
         stack = _running_stack(home)
@@ -86,6 +93,8 @@ class Environment:
             log_level=log_level,
             health_port=int(port),
             identity=environ.get("DULY_WORKER_IDENTITY") or f"{socket.gethostname()}-{os.getpid()}",
+            witness_file=Path(environ.get("DULY_WITNESS_FILE") or home / "witness.json").absolute(),
+            watchdog=watchdog == "on",
             variables=variables,
         )
 

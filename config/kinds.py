@@ -14,7 +14,13 @@ SEND_SLACK: Final = 5.0
 """Seconds a claim may take to become a first byte (COMMIT, connection, a busy loop). A longer freeze sends nothing."""
 
 STALL_BOUND: Final = 30.0
-"""Seconds: the longest stall of a process between last check and first byte; the watchdog kills a longer one."""
+"""Seconds: the longest stall of a process between last check and first byte; the watchdog kills a longer one. A worker
+that finds that it stood still for longer (the whole machine did) ends itself and names the attempts in flight."""
+
+WATCHDOG_LIMIT: Final = 20.0
+"""Seconds without a tick of the event loop after which the watchdog kills the worker. With a tick, a look and what it
+forgives (reconcile/watchdog.py) below STALL_BOUND: a test adds them up. Twice what makes the worker not live, and far
+more than any pause of a loaded two-core machine, because it costs every call in flight."""
 
 FLIGHT_BOUND: Final = 60.0
 """Seconds: the longest that bytes of ours are still under way (retransmission, proxies) once the process is gone."""
@@ -56,9 +62,9 @@ class KindSettings(Table):
         # Soon, because most lost replies were effects; then ever more slowly, and daily for as long as it is open.
         default_factory=lambda: [10.0, 60.0, 300.0, 3600.0, 86400.0]
     )
-    """When to ask about a doubt, each counted from the one before; the last repeats. Where the provider can be asked."""
+    """When to ask about a doubt, each counted from the one before; the last repeats. If the provider can be asked."""
     repeat: bool = True
-    """Send the same bytes again with the same key, where the provider is known to recognise them and every rule holds."""
+    """Send the same bytes again with the same key, where the provider is known to recognise them and all rules hold."""
     second_person: bool = False
     """Choices after which something may be sent need a second person's approval."""
 
@@ -93,6 +99,16 @@ def lease_for(call_limit: float) -> float:
     return call_limit + SEND_SLACK
 
 
+def least_settle(lease: float, max_processing: float) -> float:
+    """The inequality that every conclusion of absence rests on. No setting may be below.
+
+    A process that was frozen just after its last look at ``send_before``, from where the settle time counts, writes
+    within STALL_BOUND or is dead by then; what it wrote arrives within FLIGHT_BOUND; and the provider is done with it
+    after its longest processing time.
+    """
+    return max(STALL_BOUND + FLIGHT_BOUND + max_processing, lease)
+
+
 def default_settle(lease: float, max_processing: float) -> float:
     """Seconds after which no request of an attempt can still take effect; never below the lease."""
-    return max(STALL_BOUND + FLIGHT_BOUND + SETTLE_MARGIN + max_processing, lease)
+    return max(least_settle(0.0, max_processing) + SETTLE_MARGIN, lease)

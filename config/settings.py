@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from config.kinds import MAX_CALL_LIMIT, KindPolicy, KindSettings, default_settle, lease_for
+from config.kinds import MAX_CALL_LIMIT, KindPolicy, KindSettings, default_settle, lease_for, least_settle
 from config.locate import dotted, locate, syntax_error
 from config.messages import explain
 from config.problems import ConfigError, Problem
 from provider.registry import describe, parse_provider
 from provider.settings import (
     ConnectionSettings,
-    HttpProviderSettings,
     MissingVariableError,
     ProviderSettings,
     expand,
@@ -123,10 +122,6 @@ def _read(path: Path) -> str:
         raise ConfigError([Problem(str(path), line, "", "this is not UTF-8", "Save the file as UTF-8")]) from None
 
 
-def _max_processing(provider: ProviderSettings) -> float:
-    return (provider.max_processing if isinstance(provider, HttpProviderSettings) else None) or 0.0
-
-
 class _Check:
     """Collects the faults of one document."""
 
@@ -203,10 +198,11 @@ class _Check:
                 self.add((*at, "backoff"), "has a base longer than its cap", "Swap them, or raise the cap")
             used = connections.get(kind.connection)
             used_provider = providers.get(used.provider) if used else None
-            if used_provider and kind.settle is not None and kind.settle < lease_for(used_provider.call_limit):
-                lease = lease_for(used_provider.call_limit)
-                what = f"is shorter than the lease ({lease:g} s: call_limit and {lease - used_provider.call_limit:g} s)"
-                self.add((*at, "settle"), what, "A call may still be running then. Leave it out for the default")
+            if used_provider and kind.settle is not None:
+                least = least_settle(lease_for(used_provider.call_limit), describe(used_provider).max_processing)
+                if kind.settle < least:
+                    what = f"is shorter than {least:g} s, until when a request of a frozen worker may still take effect"
+                    self.add((*at, "settle"), what, "Absence would be believed too early. Leave it out for the default")
 
     def _named(self, section: str) -> list[str]:
         """Names in the document, also of tables with other faults: one fault must not cause a second message."""

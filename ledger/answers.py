@@ -180,3 +180,20 @@ class Witness:
     seq: int | None
     row_id: UUID | None
     timeline: str
+    """Of the server: its identity and its timeline."""
+    at: datetime
+    """The ledger's clock when it was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a look at the ledger says about a witness. In quarantine there is none to take."""
+
+    verdict: str
+    """``same``, ``adopted``, ``lost``, ``other ledger``, ``newer timeline``, or ``none``: there was none to compare."""
+    quarantine: str | None
+    moved: bool
+    """The server was promoted or recovered, or is another one: what was in hand is to be put in doubt."""
+    served: bool
+    """A worker has served this ledger before, so that a witness was kept."""
+    witness: Witness | None

@@ -8,13 +8,14 @@ After a cut COMMIT an error carries no truth: the holder of the token claims aga
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from ledger.answers import Answer, Claimed, Dispatch, Question, Reply, Scheduled, Step, Witness
+from ledger.answers import Answer, Claimed, Dispatch, Question, Reply, Scheduled, Step, Watched, Witness
 from ledger.statements import function, named, nothing, one
 
 _SCHEDULE = named(
@@ -28,8 +29,8 @@ _GIVE_BACK = function("give_back", "key", "wake_at", "fresh", "untried")
 _DISPATCH_FAILED = function("dispatch_failed", "key", "wake_at", "error")
 _FORGOTTEN = function("forgotten", "key", "marked_at", "who", "run_id", "cause")
 _CLAIM = function(
-    "claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id", "connections",
-    json=("connections",),
+    "claim", "key", "generation", "attempt", "token", "worker", "run_id", "activity_id", "connections", "witness",
+    json=("connections", "witness"),
 )  # fmt: skip
 _INSTRUCT = function("instruct", "key", "generation", "worker")
 _LOOK_UP = function("look_up", "key", "generation", "worker")
@@ -37,7 +38,11 @@ _FOUND = function(
     "found", "key", "generation", "attempt", "finding", "reference", "detail", "counts", "why", "who", json=("detail",)
 )
 _WITNESS_NOW = function("witness_now")
-_CHECK_WITNESS = function("check_witness", "ledger_id", "seq", "row_id", "timeline")
+_CHECK_WITNESS = function("check_witness", "witness", json=("witness",))
+_WATCH = function("watch", "witness", "who", json=("witness",))
+_SERVE = function("serve")
+_DOUBT_MOVED = function("doubt_moved", "who", "limit")
+_EXPOSED = function("exposed", "key", "attempt", "still_s", "who")
 _QUARANTINE = function("quarantine", "cause", "who")
 _DOUBT_GAP = function("doubt_gap", "cause", "who", "limit")
 _RECORD = function(
@@ -122,18 +127,21 @@ async def claim(
     run_id: str,
     activity_id: str,
     connections: Mapping[str, Mapping[str, str]] | None = None,
+    witness: Witness | None = None,
     before_commit: Callable[[], None] = nothing,
 ) -> Claimed:
     """Claim exactly this attempt, or learn what to do instead. Safe to repeat with the same token.
 
-    ``connections``: scope and rendering of each connection that this worker has an adapter for.
+    ``connections``: scope and rendering of each connection that this worker has an adapter for. ``witness``: what this
+    worker remembers; a ledger that has forgotten it grants nothing.
     """
     return Claimed(
         **await one(
             engine,
             _CLAIM,
             {"key": key, "generation": generation, "attempt": attempt, "token": token, "worker": worker,
-             "run_id": run_id, "activity_id": activity_id, "connections": connections},
+             "run_id": run_id, "activity_id": activity_id, "connections": connections,
+             "witness": as_json(witness)},
             before_commit,
         )
     )  # fmt: skip
@@ -187,9 +195,40 @@ async def witness_now(engine: AsyncEngine) -> Witness:
 
 
 async def check_witness(engine: AsyncEngine, witness: Witness) -> str:
-    """``same``, ``lost`` (the ledger went back in time), ``other ledger`` or ``newer timeline``."""
-    parameters = {"ledger_id": witness.ledger_id, "seq": witness.seq, "row_id": witness.row_id}
-    return str((await one(engine, _CHECK_WITNESS, {**parameters, "timeline": witness.timeline}))["check_witness"])
+    """``same``, ``lost`` (the ledger went back in time), ``other ledger``, ``newer timeline`` or ``adopted`` since."""
+    return str((await one(engine, _CHECK_WITNESS, {"witness": as_json(witness)}))["check_witness"])
+
+
+def as_json(witness: Witness | None) -> dict[str, Any] | None:
+    """As it is kept outside and compared inside."""
+    if witness is None:
+        return None
+    return {
+        name: value if value is None or isinstance(value, int) else str(value)
+        for name, value in asdict(witness).items()
+    }
+
+
+async def watch(engine: AsyncEngine, witness: Witness | None, who: str) -> Watched:
+    """Compare, quarantine a ledger that went back in time, and take the witness to remember from now on."""
+    row = await one(engine, _WATCH, {"witness": as_json(witness), "who": who})
+    taken = {field.name: row.pop(field.name) for field in fields(Witness)}
+    return Watched(**row, witness=None if taken["ledger_id"] is None else Witness(**taken))
+
+
+async def serve(engine: AsyncEngine) -> None:
+    """A worker serves this ledger from now on, and its witness is kept outside."""
+    await one(engine, _SERVE, {})
+
+
+async def doubt_moved(engine: AsyncEngine, who: str, limit: int) -> int:
+    """Put what was in hand when the server moved in doubt; how many. Call it until it returns 0."""
+    return int((await one(engine, _DOUBT_MOVED, {"who": who, "limit": limit}))["doubt_moved"])
+
+
+async def exposed(engine: AsyncEngine, key: str, attempt: int, still_s: float, who: str) -> None:
+    """Keep as evidence that this worker stood still for too long while the attempt was in flight."""
+    await one(engine, _EXPOSED, {"key": key, "attempt": attempt, "still_s": still_s, "who": who})
 
 
 async def quarantine(engine: AsyncEngine, cause: str, who: str) -> bool:

@@ -129,7 +129,10 @@ class Sweep:
 
     async def _start(self, row: Dispatch, batch: _Batch) -> None:
         try:
-            if row.fresh:
+            if row.state not in ("scheduled", "calling"):
+                # In doubt: it sends nothing that the ledger has not permitted, and somebody must look, over a closed run too.
+                await self._start_workflow(row, WorkflowIDReusePolicy.ALLOW_DUPLICATE, nudge=True)
+            elif row.fresh:
                 await self._start_workflow(row, WorkflowIDReusePolicy.REJECT_DUPLICATE, WorkflowIDConflictPolicy.FAIL)
             else:
                 await self._start_workflow(row, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY, nudge=True)

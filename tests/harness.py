@@ -96,6 +96,7 @@ class Site:
             "TEMPORAL_ADDRESS": self.stack.addresses.temporal_address,
             "TEMPORAL_NAMESPACE": self.namespace,
             "DULY_SANDBOX_URL": self.stack.addresses.sandbox_url,
+            "DULY_WITNESS_FILE": str(self.folder / "witness.json"),
         }
         configure_now(self.database, load(path))
 

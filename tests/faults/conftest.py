@@ -18,6 +18,14 @@ def make_site(stack_env: Stack, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
+def other(stack_env: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A second Duly with a ledger of its own; databases of tests are copies of one, so they share its id otherwise."""
+    with fresh_site(stack_env, tmp_path_factory.mktemp("other")) as made:
+        made.sql("UPDATE duly.ledger SET id = gen_random_uuid()")
+        yield made
+
+
+@pytest.fixture
 def line(site: Site) -> Iterator[TcpProxy]:
     """Between this test's workers and Postgres; the test itself has a line of its own that holds."""
     with TcpProxy(site.worker_database) as proxy:

@@ -32,7 +32,8 @@ MAY_CALL: dict[str, set[str]] = {
     **{name: {"duly_owner"} for name in ("configure", "adopt")},
     **{name: {"duly_worker"} for name in ("dispatch", "give_back", "dispatch_failed", "forgotten", "next_wake", "claim",
                                           "instruct", "record", "look_up", "found", "decide_by_temporal",
-                                          "witness_now", "check_witness", "quarantine", "doubt_gap")},
+                                          "witness_now", "check_witness", "watch", "serve", "quarantine", "doubt_gap",
+                                          "doubt_moved", "exposed")},
 }  # fmt: skip
 
 

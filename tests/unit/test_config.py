@@ -10,10 +10,11 @@ import structlog
 
 from config import logs
 from config.environment import REPOSITORY, Environment
-from config.kinds import default_settle
+from config.kinds import FLIGHT_BOUND, STALL_BOUND, WATCHDOG_LIMIT, default_settle, least_settle
 from config.locate import locate
 from config.problems import ConfigError, UnavailableError
 from config.settings import load
+from reconcile import watchdog
 
 GOOD = """\
 [providers.mail]
@@ -69,6 +70,17 @@ def test_the_default_settle_time_is_never_below_the_lease_and_counts_the_provide
     assert default_settle(15, 600) == 720
 
 
+def test_the_least_settle_time_covers_a_frozen_worker_the_flight_of_its_bytes_and_the_providers_processing() -> None:
+    assert least_settle(15, 0) == STALL_BOUND + FLIGHT_BOUND == 90
+    assert least_settle(15, 600) == 690
+    assert least_settle(605, 0) == 605  # a call may take as long as its lease
+
+
+def test_the_watchdog_kills_a_frozen_worker_within_the_stall_that_the_settle_time_allows_for() -> None:
+    # A tick may have come just before the freeze began; the look may come late by all that is forgiven.
+    assert watchdog.TICK + WATCHDOG_LIMIT + watchdog.PERIOD + watchdog.OWN_GAP < STALL_BOUND
+
+
 # (what is replaced, by what, the line named, what the message must say, what the remedy must say)
 BAD = [
     ('adapter = "http"', 'adapter = "smtp"', 2, "providers.mail.adapter: adapter = 'smtp' does not exist", "http"),
@@ -94,7 +106,7 @@ BAD = [
     ("max_attempts = 5", "max_attempts = true", 20, "must be a whole number", ""),
     ('base = "2s"', 'base = "10m"', 21, "backoff: has a base longer than its cap", "cap"),
     ('base = "2s"', 'bse = "2s"', 21, "backoff.bse: is not known here", "Did you mean base?"),
-    ("max_attempts = 5", 'settle = "10s"', 20, "settle: is shorter than the lease (15 s", "default"),
+    ("max_attempts = 5", 'settle = "10s"', 20, "settle: is shorter than 90 s", "default"),
     ('[kinds."order.confirmation"]', '[kinds."1 2"]', 16, 'kinds."1 2": is not a usable name', "letter"),
     ("[connections.main]", "[conections.main]", 10, "conections: is not known here", "connections"),
     ("max_attempts = 5", "max_attempts = = 5", 20, "this is not TOML", "toml.io"),

@@ -41,13 +41,14 @@ BEGIN
 END $$;
 
 CREATE FUNCTION duly.claim(
-  p_key text, p_generation int, p_attempt int, p_token uuid, p_worker text, p_run_id text, p_activity_id text, p_connections jsonb
+  p_key text, p_generation int, p_attempt int, p_token uuid, p_worker text, p_run_id text, p_activity_id text, p_connections jsonb,
+  p_witness jsonb DEFAULT NULL
 ) RETURNS duly.claimed LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_op duly.operation;
   v_kind duly.kind;
   v_connection duly.connection;
-  v_ledger duly.ledger;
+  v_guard text;
   v_now timestamptz;
   v_subject duly.subject;
   v_before text;
@@ -85,9 +86,12 @@ BEGIN
     -- Ended, in doubt with no repeat permitted now, claimed by an earlier run of this activity, or no longer the next attempt.
     RETURN duly._not_granted(duly._settle_time(v_op, p_worker));
   END IF;
-  SELECT * INTO v_ledger FROM duly.ledger;
-  IF v_ledger.quarantine IS NOT NULL THEN
+  v_guard := duly._guard(p_witness, p_worker);
+  IF v_guard = 'quarantine' THEN
     RETURN duly._hold(v_op, v_now + duly._grace(), v_now, 'quarantine');
+  ELSIF v_guard IS NOT NULL THEN
+    -- A second, while a worker looks at what was in hand. The row stays as it is: it says that this one was.
+    RETURN duly._not_granted(('attempt', p_attempt, 1000, v_op.state, v_guard, v_op.generation, NULL)::duly.step);
   END IF;
   v_scope := coalesce(p_connections #>> ARRAY[v_connection.name, 'scope'], v_connection.provider || '/' || v_connection.name);
   v_rendering := p_connections #>> ARRAY[v_connection.name, 'rendering'];

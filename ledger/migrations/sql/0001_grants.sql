@@ -5,7 +5,7 @@ GRANT EXECUTE ON FUNCTION duly._utc(timestamptz) TO duly_app, duly_worker, duly_
 GRANT EXECUTE ON FUNCTION duly.schedule, duly.cancel, duly.reschedule TO duly_app, duly_operator, duly_owner;
 GRANT EXECUTE ON FUNCTION duly.dispatch, duly.give_back, duly.dispatch_failed, duly.forgotten, duly.next_wake, duly.claim,
   duly.instruct, duly.record, duly.look_up, duly.found, duly.decide_by_temporal, duly.witness_now, duly.check_witness,
-  duly.quarantine, duly.doubt_gap TO duly_worker;
+  duly.watch, duly.serve, duly.quarantine, duly.doubt_gap, duly.doubt_moved, duly.exposed TO duly_worker;
 GRANT EXECUTE ON FUNCTION duly.decide, duly.approve, duly.release_connection, duly.preview_plan, duly.make_plan, duly.apply_plan
   TO duly_operator, duly_owner;
 GRANT EXECUTE ON FUNCTION duly.configure, duly.adopt TO duly_owner;

@@ -29,8 +29,15 @@ BEGIN
     PERFORM duly._refuse('outcome ' || coalesce(quote_literal(p_outcome), 'NULL') || ' is not one of the closed list', 'See "duly retry-table".');
   END IF;
   SELECT * INTO v_attempt FROM duly.attempt a WHERE a.key = p_key AND a.number = p_attempt;
-  IF NOT FOUND THEN
-    -- Proof that the ledger lost rows: a claim was committed and is not here.
+  IF NOT FOUND OR (v_attempt.token IS DISTINCT FROM p_token AND v_attempt.scope = 'unknown') THEN
+    -- Proof that the ledger lost rows: a claim was committed and is not here, or a stand-in holds its number. Unless an
+    -- owner has adopted the ledger since that stand-in was made: then the loss is known.
+    IF NOT EXISTS (SELECT FROM duly.attempt a, duly.adoption d WHERE a.key = p_key AND a.scope = 'unknown' AND d.at >= a.claimed_at) THEN
+      PERFORM duly.quarantine('the ledger lost attempt ' || p_attempt || ' of ' || p_key || ': its reply came and its claim is not here', p_who);
+    END IF;
+  END IF;
+  -- The stand-in may stand for more than this reply can settle; only "delivered" settles it all.
+  IF v_attempt.key IS NULL OR (v_attempt.token IS DISTINCT FROM p_token AND v_attempt.scope = 'unknown' AND p_outcome <> 'delivered') THEN
     v_step := duly._step_ended('the ledger lost this attempt');
     v_step.refused := concat('the ledger has no attempt ', p_attempt, ' of this key');
     IF v_op.key IS NOT NULL THEN
@@ -40,7 +47,7 @@ BEGIN
     RETURN v_step;
   END IF;
   v_step := duly._next(v_op, v_now);
-  IF v_attempt.token IS DISTINCT FROM p_token THEN
+  IF v_attempt.token IS DISTINCT FROM p_token AND v_attempt.scope <> 'unknown' THEN
     v_step.refused := 'another claim owns attempt ' || p_attempt;
     RETURN v_step;
   ELSIF v_attempt.outcome <> 'unknown' OR (v_attempt.outcome = 'unknown' AND v_attempt.sent IS NOT NULL AND v_rule."then" = 'unknown') THEN

@@ -10,6 +10,7 @@ CREATE TABLE duly.ledger (
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   quarantine text,                                 -- why nothing may be sent now; NULL: sending is allowed
   quarantined_at timestamptz,
+  timeline text,                                   -- of the server on which workers last served it; NULL: none ever did
   CHECK ((quarantine IS NULL) = (quarantined_at IS NULL))
 );
 INSERT INTO duly.ledger DEFAULT VALUES;
