@@ -119,12 +119,17 @@ def make_workers(
 
 @dataclass
 class Life:
-    """What the parts of this process tell each other about its end. ``stalls``: seconds that it stood still."""
+    """What the parts of this process tell each other about its end."""
 
     health: health.Health
     dog: watchdog.Watchdog | None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    stalls: list[float] = field(default_factory=list)
+    in_flight: Mapping[tuple[str, int], None] = field(default_factory=dict)
+    """Key and number of each attempt that is claimed and not recorded."""
+    stood_still: float = 0.0
+    """Seconds, if longer than settle times allow for."""
+    exposed: list[tuple[str, int]] = field(default_factory=list)
+    """What was in flight then: nobody bounded the stall."""
 
     async def beat(self) -> None:
         """Tell the health endpoint and the watchdog that the loop turns; stop if it did not for longer than allowed.
@@ -135,14 +140,21 @@ class Life:
         while True:
             now = clock.boottime()
             if now - last > STALL_BOUND:
-                _log.critical("this process stood still", extra={"seconds": round(now - last, 1)})
-                self.stalls.append(now - last)
-                self.stop.set()
+                self._exposed(now - last)
             last = now
             self.health.tick()
             if self.dog is not None:
                 self.dog.tick()
             await asyncio.sleep(watchdog.TICK)
+
+    def _exposed(self, seconds: float) -> None:
+        """Name what is in flight, before a reply that is there already makes it look harmless; then end."""
+        self.stood_still = max(self.stood_still, seconds)
+        self.exposed = [*self.in_flight]
+        _log.critical("this process stood still", extra={"seconds": round(seconds, 1)})
+        for key, number in self.exposed:
+            _log.critical("exposed: in flight while this process stood still", extra={"key": key, "attempt": number})
+        self.stop.set()
 
 
 async def show(state: health.Health, dispatcher: Dispatcher) -> None:
@@ -152,15 +164,12 @@ async def show(state: health.Health, dispatcher: Dispatcher) -> None:
         await asyncio.sleep(watchdog.TICK)
 
 
-async def expose(engine: AsyncEngine, attempts: Attempts, seconds: float) -> None:
-    """Name what was in flight: settle times may not hold for it, because nobody bounded the stall."""
-    in_flight = list(attempts.in_flight)
-    for key, number in in_flight:
-        _log.critical("exposed: in flight while this process stood still", extra={"key": key, "attempt": number})
+async def record_exposed(engine: AsyncEngine, life: Life, who: str) -> None:
+    """As evidence, if the ledger can be reached; the log has them."""
     try:
         async with asyncio.timeout(EXPOSED_LIMIT):
-            for key, number in in_flight:
-                await transitions.exposed(engine, key, number, seconds, attempts.worker)
+            for key, number in life.exposed:
+                await transitions.exposed(engine, key, number, life.stood_still, who)
     except (SQLAlchemyError, OSError) as error:
         _log.error("exposed attempts are in this log only", extra={"error": type(error).__name__})
 
@@ -191,9 +200,9 @@ async def run(environment: Environment) -> None:
             server.shutdown()
         if life.dog is not None:
             life.dog.stop()
-    if life.stalls:
+    if life.stood_still:
         raise UnavailableError(
-            f"this process stood still for {max(life.stalls):.0f} s, longer than {STALL_BOUND:g} s, which settle times "
+            f"this process stood still for {life.stood_still:.0f} s, longer than {STALL_BOUND:g} s, which settle times "
             "allow for",
             "What was in flight is in the log as exposed. Start the worker again",
         )
@@ -226,6 +235,7 @@ async def serve(environment: Environment, settings: Settings, life: Life) -> Non
             {name: {"scope": adapter.scope, "rendering": adapter.rendering} for name, adapter in adapters.items()},
             witness=lambda: guard.witness,
         )  # fmt: skip
+        life.in_flight = attempts.in_flight
         sweep = Sweep(
             engine, client, environment.identity, margin, await registered_attributes(client), crash_point=crash.point
         )
@@ -251,8 +261,7 @@ async def serve(environment: Environment, settings: Settings, life: Life) -> Non
             await showing
             state.why_not = "draining"
             _log.info("draining: no new starts, calls in flight finish")
-            if life.stalls:
-                await expose(engine, attempts, max(life.stalls))
+            await record_exposed(engine, life, environment.identity)
             await dispatching
         await guard.stop()
     finally:

@@ -74,7 +74,7 @@ async def test_each_way_in_which_a_ledger_can_differ_from_its_witness_has_a_verd
         ({"timeline": "1/00000001"}, "newer timeline"),  # another server with the same rows: pg_upgrade
         ({"timeline": server(witness, "FFFFFFFF")}, "lost"),  # F84: the old primary came back
     ):
-        assert await verdict(books, replace(witness, **changed)) == expected, changed  # type: ignore[arg-type]
+        assert await verdict(books, replace(witness, **changed)) == expected, changed
 
 
 async def test_a_witness_is_not_taken_before_its_row_is_on_the_disk(books: Books) -> None:
