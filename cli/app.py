@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import change, dispatch, import_file, look, passed_on, schedule, setup
+from cli import change, decide, dispatch, import_file, look, passed_on, replay, schedule, setup, waiting, witness
 from cli.errors import report
 from cli.exit import OK, leave
 
@@ -32,7 +32,7 @@ def _options(
     """Only declares it for the help: ``main`` takes it out of the arguments."""
 
 
-for _module in (setup, schedule, import_file, look, change, dispatch, passed_on):
+for _module in (setup, schedule, import_file, look, waiting, change, decide, replay, witness, dispatch, passed_on):
     _module.register(app)
 
 

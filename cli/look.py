@@ -1,4 +1,4 @@
-"""``duly list`` and ``duly show``: what the ledger holds."""
+"""``duly list``, ``show`` and ``explain``: what the ledger holds."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def register(app: typer.Typer) -> None:
         epilog=examples("./duly list --state unknown --state blocked", "./duly list --prefix order-17: --json"),
     )(list_)
     app.command(short_help="Show one operation's record.", epilog=examples("./duly show order-17:confirmation:1"))(show)
+    app.command(
+        short_help="Say what happened to one operation, and why no second effect can have.",
+        epilog=examples("./duly explain order-17:confirmation:1", "./duly explain order-17:confirmation:1 --json"),
+    )(explain)
 
 
 def list_(
@@ -97,3 +101,35 @@ async def _show(key: str) -> dict[str, Any]:
         attempt.pop("token", None)  # who holds it may record: not for showing
     found["age_s"] = (found["now"] - found["state_since"]).total_seconds()
     return found
+
+
+def explain(key: Key, as_json: Json = False) -> None:
+    """Tell one operation's story in plain sentences, from the ledger alone.
+
+    At its end: why no second effect can have happened, or why that cannot be excluded.
+    """
+    from dataclasses import asdict
+
+    from cli.session import run
+    from reconcile.effects import account
+    from reconcile.explain import explain as tell
+
+    found = run(_show(key))
+    sentences = tell(found)
+    if as_json:
+        counted = account(found)
+        print_json(
+            {
+                "key": key,
+                "state": found["state"],
+                "effects_proved": counted.proved,
+                "effects_at_most": counted.at_most,  # null: no bound is known
+                "rests_on_decisions": counted.on_word,
+                "sentences": [asdict(sentence) for sentence in sentences],
+            }
+        )
+        return
+    from cli.story import told
+
+    print(f"{key}\n")
+    print("\n".join(told(sentences)))

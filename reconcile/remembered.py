@@ -58,7 +58,7 @@ class InFile:
     async def read(self) -> Witness | None:
         """None as well for a file that is not ours."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
         return _decoded(text, self.name)

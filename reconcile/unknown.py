@@ -35,10 +35,19 @@ class Judgement:
 
 
 ABSENCE_RULES: tuple[tuple[Callable[[Facts], bool], str], ...] = (
-    (lambda facts: facts.conclusive, "this provider's look-up cannot prove absence: it is not by exact key with a known lag"),
+    (
+        lambda facts: facts.conclusive,
+        "this provider's look-up cannot prove absence: it is not by exact key with a known lag",
+    ),
     (lambda facts: facts.settled, "a request may still be under way: the settle time has not passed"),
-    (lambda facts: facts.canary is not None, "no canary at hand: nothing delivered lately on this connection shows that the query works"),
-    (lambda facts: facts.canary == FindingName.APPLIED, "the canary was not found by the same query, so the look-up itself is in doubt"),
+    (
+        lambda facts: facts.canary is not None,
+        "no canary at hand: nothing delivered lately on this connection shows that the query works",
+    ),
+    (
+        lambda facts: facts.canary == FindingName.APPLIED,
+        "the canary was not found by the same query, so the look-up itself is in doubt",
+    ),
 )
 """In this order; the first that does not hold is the reason why an absence concludes nothing."""
 

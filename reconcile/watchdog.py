@@ -37,6 +37,9 @@ class Watchdog:
     def __init__(self, limit: float) -> None:
         """``limit``: seconds without a tick that the worker may live. Raises OSError if it cannot be started."""
         self.limit = limit
+        if os.getpid() == 1:
+            # The kernel keeps the first process of a container from signals of its own children.
+            _log.error("as process 1 this worker cannot be killed by its watchdog: run it under an init (docker run --init)")
         self._start()
 
     @property

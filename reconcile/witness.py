@@ -90,7 +90,7 @@ class Guard:
         if watched.quarantine is not None:
             return await self._quarantine(watched.quarantine)
         if self._doubted is not None:
-            _log.warning("adopted: sending again", extra={"after": self._doubted})
+            _log.warning("no quarantine any more: sending again", extra={"after": self._doubted})
             self._doubted = None
         if watched.moved:
             await self._moved()
@@ -125,7 +125,8 @@ class Guard:
         return UnavailableError(
             f"another ledger is served here: {kept.ledger_id if kept else 'unknown'}, as {self.near.name} and "
             f"{self.far.name} remember, and not the one of DULY_DATABASE_URL",
-            "Give each ledger its own Temporal namespace and DULY_WITNESS_FILE: a copy must not act for its original",
+            "Give each ledger its own Temporal namespace and DULY_WITNESS_FILE: a copy must not act for its original. "
+            "If that ledger is gone for good, remove the file and delete the schedule",
         )
 
     async def _quarantine(self, cause: str) -> str:

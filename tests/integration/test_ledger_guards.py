@@ -24,6 +24,7 @@ ROLES = ("duly_app", "duly_worker", "duly_operator", "duly_owner", "duly_reader"
 MAY_CALL: dict[str, set[str]] = {
     "now": set(ROLES),
     "_utc": set(ROLES),
+    "outlook": set(ROLES) - {"duly_app"},
     "schedule": {"duly_app", "duly_operator", "duly_owner"},
     "cancel": {"duly_app", "duly_operator", "duly_owner"},
     "reschedule": {"duly_app", "duly_operator", "duly_owner"},

@@ -177,11 +177,12 @@ async def test_absence_by_an_error_code_is_that_code_and_no_other(
         b"HTTP/1.1 404 X\r\nContent-Length: 9\r\n\r\n{",  # cut
         b'HTTP/1.1 200 X\r\nContent-Length: 99\r\n\r\n{"id":"e1"}',
         b"HTTP/1.1 404 X\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
-        b'HTTP/1.1 200 X\r\n\r\n{"id":"e1","x":"' + b"y" * PAGE_MAX + b'"}',
+        b'HTTP/1.1 200 X\r\n\r\n{"id":"e1"}' + b" " * PAGE_MAX,
+        b"HTTP/1.1 404 X\r\n\r\n" + b" " * (PAGE_MAX + 1),
         b"junk\r\n\r\n",
         b"",
     ],
-    ids=["cut 404", "cut 200", "bad gzip", "too long", "junk", "closed"],
+    ids=["cut 404", "cut 200", "bad gzip", "too long", "too long 404", "junk", "closed"],
 )
 async def test_an_answer_that_is_not_whole_cannot_tell(answered: bytes) -> None:
     finding, seen = await ask(replying(answered), ONE)
@@ -362,10 +363,22 @@ async def test_more_pages_than_the_limit_cannot_tell() -> None:
     assert "more than 3 pages" in finding.detail
 
 
-@pytest.mark.parametrize("target", ["http://127.0.0.1:1/x", "https://127.0.0.1/x", "//elsewhere/x", "http://[x"])
-async def test_a_next_page_elsewhere_is_not_fetched(target: str) -> None:
-    finding, seen = await ask(replying(answer(200, {"data": FULL, "next": target})), LIST)
-    assert (finding.name, seen.connections) == (FindingName.CANNOT_TELL, 1)
+async def test_a_next_page_elsewhere_is_not_fetched() -> None:
+    async with serving(replying(answer(200, {"data": [OWN]}))) as elsewhere:
+        for target in (elsewhere.url, f"//127.0.0.1:{elsewhere.port}/x", "https://127.0.0.1/x", "http://[x"):
+            finding, seen = await ask(replying(answer(200, {"data": FULL, "next": target})), LIST)
+            assert (finding.name, seen.connections) == (FindingName.CANNOT_TELL, 1)
+        assert elsewhere.connections == 0
+
+
+async def test_pages_that_go_round_are_read_once() -> None:
+    pages = {
+        "page=2": answer(200, {"data": FULL, "next": "?page=2"}),
+        "1": answer(200, {"data": [], "next": "?page=2"}),
+    }
+    finding, seen = await ask(by_path(pages), LIST)
+    assert (finding.name, len(seen.requests)) == (FindingName.CANNOT_TELL, 2)
+    assert "circle" in finding.detail
 
 
 async def test_a_cursor_goes_into_its_parameter() -> None:

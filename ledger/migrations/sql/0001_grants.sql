@@ -2,6 +2,7 @@
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA duly FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION duly.now() TO duly_app, duly_worker, duly_operator, duly_owner, duly_reader;
 GRANT EXECUTE ON FUNCTION duly._utc(timestamptz) TO duly_app, duly_worker, duly_operator, duly_owner, duly_reader;
+GRANT EXECUTE ON FUNCTION duly.outlook TO duly_worker, duly_operator, duly_owner, duly_reader;
 GRANT EXECUTE ON FUNCTION duly.schedule, duly.cancel, duly.reschedule TO duly_app, duly_operator, duly_owner;
 GRANT EXECUTE ON FUNCTION duly.dispatch, duly.give_back, duly.dispatch_failed, duly.forgotten, duly.next_wake, duly.claim,
   duly.instruct, duly.record, duly.look_up, duly.found, duly.decide_by_temporal, duly.witness_now, duly.check_witness,

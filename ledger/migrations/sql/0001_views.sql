@@ -24,6 +24,14 @@ CREATE VIEW duly.alerts AS
   UNION ALL
   SELECT 'quarantine', l.id::text, NULL, NULL, l.quarantined_at, l.quarantine FROM duly.ledger l WHERE l.quarantine IS NOT NULL;
 
+-- What each of these operations waits for, and when its bytes may be sent again with the same key (NULL: why not).
+CREATE TYPE duly.outlook AS (key text, act text, reason text, repeat_at timestamptz, no_repeat text);
+CREATE FUNCTION duly.outlook(keys text[]) RETURNS SETOF duly.outlook
+  LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT o.key, s.act, s.reason, r.at, r.why
+  FROM duly.operation o, LATERAL duly._next(o, duly.now()) s, LATERAL duly._repeat_at(o) r WHERE o.key = ANY (outlook.keys);
+$$;
+
 -- Copies duly.toml's kinds and connections in. Kinds that are gone stay for their operations, but accept no new ones.
 CREATE FUNCTION duly.configure(p_kinds jsonb, p_connections jsonb) RETURNS void
   LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
